@@ -1,0 +1,14 @@
+"""What a checkpoint is to the controller: a step, a place, and who has written or read it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMark:
+    """One checkpoint as the ranks report it. It is a restore point once every rank has saved it."""
+
+    step: int
+    path: str
+    saved_by: frozenset[int]
+    seconds: float
+    """Longest time any rank spent in the save."""

@@ -1,0 +1,103 @@
+"""THE definition of all that can be asked: orders (controller to agent) and commands (to the
+controller). Frozen, slotted, keyword-only; one union each."""
+
+from dataclasses import dataclass
+
+from harness.faults import Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStore:
+    """Host the rendezvous store of `attempt` outside the ranks; answer StoreReady or StoreFailed.
+
+    `port` 0 means any free one.
+    """
+
+    attempt: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkers:
+    """Start the local ranks `first_rank .. first_rank + local_world_size - 1` of `attempt`."""
+
+    attempt: int
+    first_rank: int
+    local_world_size: int
+    world_size: int
+    node_rank: int
+    nnodes: int
+    master_addr: str
+    master_port: int
+    max_restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectEvidence:
+    """Take stacks, flight records, process facts and last log lines of all local ranks.
+
+    Answered by one EvidenceTaken per rank and one EvidenceComplete per node.
+    """
+
+    collection: int
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopWorkers:
+    """Stop all local workers: SIGTERM (after SIGCONT), `grace` seconds, SIGKILL to their sessions.
+
+    Answered by WorkersStopped when no process of theirs is left. `grace` 0 kills at once.
+    """
+
+    attempt: int
+    grace: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectFault:
+    """Do `fault` to a local rank; answered by FaultInjected when the harm is done."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Print `text` on the node's stderr (incident cards, run-level messages)."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown:
+    """The run is over: leave no process behind and exit with `exit_code`."""
+
+    exit_code: int
+    reason: str
+
+
+Order = (
+    HostStore | StartWorkers | CollectEvidence | StopWorkers | InjectFault | Notify | Shutdown
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRun:
+    """Stop the run. `signal` is the one the launcher got (SIGINT 2, SIGTERM 15), 0 for a request
+    by a view; it settles the exit code."""
+
+    why: str
+    signal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inject:
+    """Do a fault on purpose. Refused unless the run was started with `--chaos-allowed`."""
+
+    fault: Fault
+
+
+Command = StopRun | Inject

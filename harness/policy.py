@@ -1,0 +1,26 @@
+"""Budgets, timeouts and limits of a run, with their defaults. The one place for such numbers."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What the controller may spend and how long it waits. All times in seconds."""
+
+    max_restarts: int = 3
+    """Restarts allowed within `restart_window`."""
+    restart_window: float = 3600.0
+    same_failure_limit: int = 2
+    """The same failure signature at the same step this many times in a row stops the run."""
+    evidence_budget: float = 5.0
+    """Longest wait for evidence before a verdict is given without the missing part."""
+    stop_grace: float = 2.0
+    """From SIGTERM to SIGKILL when workers are stopped."""
+    rendezvous_timeout: float = 600.0
+    """Longest wait for all nodes to join."""
+    controller_timeout: float = 60.0
+    """An agent that hears nothing from the controller for this long stops its workers."""
+    agent_timeout: float = 5.0
+    """A node whose agent is silent or disconnected for this long counts as lost."""
+    pulse_interval: float = 0.25
+    """How often an agent reads its workers' pulse pages and reports what changed."""
