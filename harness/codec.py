@@ -36,17 +36,17 @@ _TAGGED: dict[Any, dict[str, type]] = {Order: _members(Order), Command: _members
 
 
 @cache
-def _decoder(cls: type) -> "msgspec.json.Decoder[Any]":
+def _decoder(cls: Any) -> "msgspec.json.Decoder[Any]":
     return msgspec.json.Decoder(cls)
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls, vars(events))
 
 
 @cache
-def _tagged_fields(cls: type) -> tuple[str, ...]:
+def _tagged_fields(cls: Any) -> tuple[str, ...]:
     """Fields that hold one of several dataclasses: msgspec needs a tag for those."""
     return tuple(name for name, hint in _hints(cls).items() if hint in _TAGGED)
 

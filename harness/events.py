@@ -258,7 +258,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """From /proc: `state` is the letter of /proc/PID/status, `wchan` the kernel function slept in."""
+    """From /proc: `state` is the letter in PID/status, `wchan` the kernel function slept in."""
 
     state: str
     wchan: str

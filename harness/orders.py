@@ -79,9 +79,7 @@ class Shutdown:
     reason: str
 
 
-Order = (
-    HostStore | StartWorkers | CollectEvidence | StopWorkers | InjectFault | Notify | Shutdown
-)
+Order = HostStore | StartWorkers | CollectEvidence | StopWorkers | InjectFault | Notify | Shutdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ clock: all times come from the records, so that a replay folds to the same state
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from typing_extensions import assert_never
@@ -115,7 +115,7 @@ class RunState:
     checkpoints: dict[int, CheckpointMark] = field(default_factory=dict)
     """By step; a restore point once all ranks have saved it."""
     mesh: e.MeshDeclared | None = None
-    """The mesh over all ranks, from the lowest rank that declared one (its coordinates are its own)."""
+    """As the lowest rank declared it; its coordinates are that rank's own."""
     coordinates: dict[int, dict[str, int]] = field(default_factory=dict)
     groups: dict[str, e.GroupCreated] = field(default_factory=dict)
     faults: list[e.FaultInjected] = field(default_factory=list)
@@ -231,3 +231,153 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             _fold_worker(state, stamp, event)
         case _:
             assert_never(event)
+
+
+def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
+    match event:
+        case e.PulsesRead():
+            for pulse in event.pulses:
+                _pulse(state, stamp, pulse)
+        case e.WorkerStarted():
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                rank.node_rank, rank.local_rank = event.node_rank, event.local_rank
+                rank.pid, rank.status, rank.started_ns = event.pid, "running", stamp.wall_ns
+        case e.WorkerRaised():
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                rank.raised, rank.status = event, "raised"
+                _trouble(state, stamp.attempt, event.raised_ns)
+        case e.WorkerExited():
+            _worker_exited(state, stamp, event)
+        case e.PhaseChanged():
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                rank.phase = event.phase
+        case e.MeshDeclared():
+            state.coordinates[event.rank] = dict(zip(event.names, event.coordinates, strict=True))
+            if state.mesh is None or event.rank <= state.mesh.rank:
+                state.mesh = event
+        case e.GroupCreated():
+            state.groups[f"{event.pg}@{event.rank}"] = event
+        case e.CheckpointSaved():
+            _checkpoint_saved(state, event)
+        case e.CheckpointLoaded():
+            attempt = _attempt(state, stamp.attempt)
+            if attempt is not None:
+                attempt.resumed_step = event.step
+        case e.EvidenceTaken():
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                rank.evidence = event
+        case _:
+            pass
+
+
+def _attempt(state: RunState, index: int) -> AttemptState | None:
+    return state.attempts[index] if 0 <= index < len(state.attempts) else None
+
+
+def _rank(state: RunState, attempt_index: int, rank: int) -> RankState | None:
+    attempt = _attempt(state, attempt_index)
+    return None if attempt is None else attempt.ranks.get(rank)
+
+
+def _trouble(state: RunState, attempt_index: int, at_ns: int) -> None:
+    attempt = _attempt(state, attempt_index)
+    if attempt is not None and (attempt.trouble_ns == 0 or at_ns < attempt.trouble_ns):
+        attempt.trouble_ns = at_ns
+
+
+def _set_launching(state: RunState, node_rank: int, how: str) -> None:
+    node = state.nodes.get(node_rank)
+    if node is not None:
+        node.launching = how
+
+
+def _new_attempt(stamp: e.Stamp, event: e.AttemptStarted) -> AttemptState:
+    ranks = {
+        rank: RankState(rank=rank, node_rank=node.node_rank)
+        for node in event.nodes
+        for rank in node.ranks
+    }
+    return AttemptState(
+        index=event.attempt,
+        world_size=event.world_size,
+        ranks=ranks,
+        why=event.why,
+        started_ns=stamp.wall_ns,
+    )
+
+
+def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
+    attempt = _attempt(state, stamp.attempt)
+    rank = None if attempt is None else attempt.ranks.get(pulse.rank)
+    if attempt is None or rank is None:
+        return
+    if pulse.step > 0 and attempt.first_step_ns == 0 and pulse.step != attempt.resumed_step:
+        attempt.first_step_ns = pulse.step_ns or stamp.wall_ns
+    rank.step, rank.step_ns, rank.phase = pulse.step, pulse.step_ns, pulse.phase
+    rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
+    rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps
+    rank.heartbeat_ns = pulse.heartbeat_ns
+
+
+def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> None:
+    rank = _rank(state, stamp.attempt, event.rank)
+    if rank is None:
+        return
+    rank.exited = event
+    rank.status = "stopped" if event.ordered else "exited"
+    if not event.ordered and event.exit_code != 0:
+        _trouble(state, stamp.attempt, event.exited_ns)
+
+
+def _checkpoint_saved(state: RunState, event: e.CheckpointSaved) -> None:
+    mark = state.checkpoints.get(event.step)
+    saved_by = frozenset() if mark is None or mark.path != event.path else mark.saved_by
+    seconds = event.seconds if mark is None else max(mark.seconds, event.seconds)
+    state.checkpoints[event.step] = CheckpointMark(
+        step=event.step, path=event.path, saved_by=saved_by | {event.rank}, seconds=seconds
+    )
+
+
+def _workers_stopped(state: RunState, stamp: e.Stamp, event: e.WorkersStopped) -> None:
+    attempt = _attempt(state, event.attempt)
+    if attempt is None:
+        return
+    attempt.stopped_nodes.add(event.node_rank)
+    if attempt.stopped_nodes >= {rank.node_rank for rank in attempt.ranks.values()}:
+        attempt.stopped_ns = stamp.wall_ns
+
+
+def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
+    state.orders.setdefault(event.node_rank, []).append(event.order)
+    match event.order:
+        case o.HostStore():
+            state.stage, state.store, state.store_failed = "storing", None, None
+        case o.CollectEvidence(collection=index, attempt=attempt, why=why):
+            state.stage = "judging"
+            if not any(c.index == index for c in state.collections):
+                state.collections.append(
+                    Collection(
+                        index=index,
+                        attempt=attempt,
+                        ordered_ns=stamp.wall_ns,
+                        why=why,
+                        waiting=set(),
+                    )
+                )
+            state.collections[index].waiting.add(event.node_rank)
+        case o.StopWorkers():
+            state.stage = "stopping"
+        case _:
+            pass
+
+
+def _incident_closed(state: RunState, event: e.IncidentClosed) -> None:
+    for at, incident in enumerate(state.incidents):
+        if incident.id == event.incident_id:
+            state.incidents[at] = replace(
+                incident, outcome=event.outcome, lost_steps=event.lost_steps
+            )
