@@ -120,16 +120,24 @@ class Transformer(nn.Module):
 
 @torch.no_grad()
 def initialise(model: Transformer, config: Model, seed: int) -> None:
-    """Fill the parameters: norms 1, matrices N(0, 0.02), less for what adds to the residual.
+    """Fill the parameters; each depends on the seed and its name only, not on the layout.
 
-    The scale of wo and w2 is that of GPT-2: 0.02 / sqrt(2 layers).
+    Norms are 1. Matrices are N(0, 1 / fan-in), but what adds to the residual stream (wo, w2)
+    starts at GPT-2's 0.02 / sqrt(2 layers), so that a block begins as nearly nothing. The head
+    is N(0, 0.02): the first loss is ln 256. The embedding is N(0, 0.2) unless it is the head
+    too: at 0.02, RMSNorm would magnify its gradients by 50.
     """
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
             parameter.fill_(1.0)
             continue
-        adds = name.endswith(("attention.wo.weight", "ffn.w2.weight"))
-        std = 0.02 / math.sqrt(2 * config.layers) if adds else 0.02
+        std = 1 / math.sqrt(parameter.shape[1])
+        if name.endswith(("attention.wo.weight", "ffn.w2.weight")):
+            std = 0.02 / math.sqrt(2 * config.layers)
+        elif name == "head.weight" or (name == "embed.weight" and config.tied):
+            std = 0.02
+        elif name == "embed.weight":
+            std = 0.2
         parameter.normal_(0.0, std, generator=seeding.generator(seed, "parameter", name))
 
 

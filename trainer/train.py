@@ -32,8 +32,16 @@ class Trainer:
         """Builds everything and resumes from the newest checkpoint; needs the process group."""
         import torch
 
-        from harness.trainer import checkpoint, data, mesh, model, optim, parallelize, pipeline
-        from harness.trainer import seeding
+        from harness.trainer import (
+            checkpoint,
+            data,
+            mesh,
+            model,
+            optim,
+            parallelize,
+            pipeline,
+            seeding,
+        )
 
         self._config, self._place = config, place
         self._device = mesh.choose_device(config.run.device, place)
