@@ -20,8 +20,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from harness.trainer import seeding
 from harness.trainer.config import Config, ConfigError, Layout
@@ -146,20 +149,36 @@ def _tensors(parts: list[nn.Module], optimizer: torch.optim.Optimizer) -> dict[s
     return tensors
 
 
+def contents(reader: FileSystemReader) -> dict[str, TensorStorageMetadata]:
+    """Shape and dtype of every tensor in a checkpoint, by name."""
+    entries = reader.read_metadata().state_dict_metadata
+    return {n: e for n, e in entries.items() if isinstance(e, TensorStorageMetadata)}
+
+
+def load_alone(tensors: dict[str, torch.Tensor], reader: FileSystemReader) -> None:
+    """Fill these tensors from a checkpoint without a word to the other ranks."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*no_dist.*")
+        load(tensors, storage_reader=reader, no_dist=True)
+
+
 def _fresh_state(
-    parts: list[nn.Module], optimizer: torch.optim.Optimizer, saved: dict[str, Any]
+    parts: list[nn.Module],
+    optimizer: torch.optim.Optimizer,
+    saved: dict[str, TensorStorageMetadata],
 ) -> None:
     """Give the optimizer empty tensors for every state the checkpoint holds."""
     kinds = sorted({key.split(".")[1] for key in saved if key.startswith("optim.")})
     for part in parts:
         for name, parameter in part.named_parameters():
             for kind in kinds:
-                shape = saved[f"optim.{kind}.{name}"].size
-                if tuple(shape) == tuple(parameter.shape):
-                    value = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                entry = saved[f"optim.{kind}.{name}"]
+                dtype = entry.properties.dtype
+                if tuple(entry.size) == tuple(parameter.shape):
+                    value = torch.zeros_like(parameter, dtype=dtype).detach()
                 else:
-                    value = torch.zeros(shape, dtype=torch.float32, device=parameter.device)
-                optimizer.state[parameter][kind] = value.detach()
+                    value = torch.zeros(entry.size, dtype=dtype, device=parameter.device)
+                optimizer.state[parameter][kind] = value
 
 
 class Checkpoints:
@@ -199,7 +218,7 @@ class Checkpoints:
         for name, state in seeding.capture(self._device).items():
             tensors[f"rng.{self._rank}.{name}"] = state
         # Its first exchange ends only when rank 0 takes part, so nobody writes before the mkdir.
-        dcp.save(tensors, storage_writer=dcp.FileSystemWriter(temporary, sync_files=True))
+        save(tensors, storage_writer=FileSystemWriter(temporary, sync_files=True))
         mine = [
             {"name": file.name, "bytes": file.stat().st_size, "sha256": _digest(file)}
             for file in sorted(temporary.glob(f"__{self._rank}_*.distcp"))
@@ -236,12 +255,17 @@ class Checkpoints:
             shutil.rmtree(final)
         temporary.rename(final)
         _sync(final.parent)
-        self._prune()
+        self._prune(at.step)
 
-    def _prune(self) -> None:
-        """Keep the newest complete checkpoints; drop older ones and what was interrupted."""
+    def _prune(self, newest: int) -> None:
+        """Keep the last complete checkpoints; drop older ones and what was interrupted.
+
+        What is newer than the one just saved was passed over at the start and does not count.
+        """
         kept = 0
         for step in steps_present(self._root):
+            if step > newest:
+                continue
             path = folder(self._root, step)
             try:
                 read_manifest(path)
@@ -290,8 +314,8 @@ class Checkpoints:
             return None
         path = folder(self._root, step)
         manifest = read_manifest(path)
-        reader = dcp.FileSystemReader(path)
-        saved = reader.read_metadata().state_dict_metadata
+        reader = FileSystemReader(path)
+        saved = contents(reader)
         _fresh_state(parts, optimizer, saved)
         tensors = _tensors(parts, optimizer)
         states = seeding.capture(self._device)
@@ -300,9 +324,7 @@ class Checkpoints:
         mine = all(key in saved and saved[key].size == states[n].shape for n, key in names.items())
         if mine:
             tensors |= {key: states[name] for name, key in names.items()}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*no_dist.*")
-            dcp.load(tensors, storage_reader=reader, no_dist=True)
+        load_alone(tensors, reader)
         if mine:
             seeding.restore(states, self._device)
         return Progress(step=manifest["step"], position=manifest["position"]), path

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 VOCAB = 256  # one token per byte
 

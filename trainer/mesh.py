@@ -49,7 +49,7 @@ def prepare(device: torch.device, *, threads: int, deterministic: bool | None) -
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         # It would fill every torch.empty with NaN, which costs time and changes no result.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def join(device: torch.device, place: Place) -> None:
@@ -58,7 +58,8 @@ def join(device: torch.device, place: Place) -> None:
     if place.launched:
         dist.init_process_group(backend)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 
 def build(device: torch.device, sizes: Layout) -> DeviceMesh:

@@ -36,7 +36,8 @@ class Attention(nn.Module):
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         # -1: under tensor parallel only a part of the heads is here.
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        batch, seq, _ = x.shape
+        return x.view(batch, seq, -1, self.head_dim).transpose(1, 2)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         q, k, v = self._heads(self.wq(x)), self._heads(self.wk(x)), self._heads(self.wv(x))

@@ -65,7 +65,8 @@ def reduce_and_clip(
 
     One all-reduce over all ranks carries both: this rank's share of the loss, and the squares of
     its gradients, each divided by the number of ranks that hold the same values. So it is right
-    for any mix of meshes, pipeline stages included. `clip` 0 leaves the gradients alone.
+    for any mix of meshes, pipeline stages included. `clip` 0 leaves the gradients alone. What is
+    not finite comes back as it is.
     """
     gradients = _gradients(optimizer)
     totals = torch.zeros(2, dtype=torch.float64, device=loss.device)
@@ -76,8 +77,6 @@ def reduce_and_clip(
     dist.all_reduce(totals)
     mean, square = totals.tolist()
     norm = math.sqrt(square) if square >= 0 else math.nan
-    if not (math.isfinite(mean) and math.isfinite(norm)):
-        raise FloatingPointError(f"loss {mean}, gradient norm {norm}: no step was taken")
     if clip and norm > clip:
         torch._foreach_mul_([grad for grad, _ in gradients], clip / norm)
     return mean, norm

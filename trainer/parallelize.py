@@ -26,7 +26,6 @@ def tensor_parallel(model: Transformer, tp: DeviceMesh) -> None:
     logits stay split for the vocab-parallel loss. Shoeybi et al. 2019, arXiv:1909.08053;
     Korthikanti et al. 2022, arXiv:2205.05198.
     """
-    whole = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
     block: dict[str, ParallelStyle] = {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(
@@ -37,7 +36,7 @@ def tensor_parallel(model: Transformer, tp: DeviceMesh) -> None:
         "attention.wv": ColwiseParallel(),
         "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
         "ffn_norm": SequenceParallel(),
-        "ffn": PrepareModuleInput(**whole),
+        "ffn": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
         "ffn.w1": ColwiseParallel(),
         "ffn.w3": ColwiseParallel(),
         "ffn.w2": RowwiseParallel(output_layouts=Shard(1)),

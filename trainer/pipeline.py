@@ -41,10 +41,10 @@ def _vocab_parallel(mesh: DeviceMesh) -> AbstractContextManager[None]:
 
 
 def _plain(loss: torch.Tensor) -> torch.Tensor:
-    return loss.detach().to_local() if isinstance(loss, DTensor) else loss.detach()
+    return loss.to_local().detach() if isinstance(loss, DTensor) else loss.detach()
 
 
-def accumulate(
+def _accumulate(
     model: Transformer, mesh: DeviceMesh, *, micro_batches: int, tokens: int
 ) -> ForwardBackward:
     """Micro-batches one after another; gradients cross the mesh once, with the last."""
@@ -60,14 +60,14 @@ def accumulate(
             sharded.set_requires_gradient_sync(last)
             with _vocab_parallel(mesh):
                 loss = token_loss(model(x), y, tokens)
-                loss.backward()
+                torch.autograd.backward(loss)
             total += _plain(loss)
         return total
 
     return forward_backward
 
 
-def one_f_one_b(
+def _one_f_one_b(
     model: Transformer, mesh: DeviceMesh, *, micro_batches: int, tokens: int, device: torch.device
 ) -> ForwardBackward:
     """1F1B over the pp axis; Narayanan et al. 2021, arXiv:2104.04473."""
@@ -97,3 +97,17 @@ def one_f_one_b(
         return total
 
     return forward_backward
+
+
+def build(
+    model: Transformer, mesh: DeviceMesh, *, micro_batches: int, tokens: int, device: torch.device
+) -> ForwardBackward:
+    """The function that takes one step's inputs and targets and leaves gradients behind.
+
+    Both are int64 (rows of this rank, seq). It returns this rank's share of the mean loss over the
+    `tokens` of the global batch, 0 where another pipeline stage knows it; ranks of one tp group
+    return the same share.
+    """
+    if mesh["pp"].size() > 1:
+        return _one_f_one_b(model, mesh, micro_batches=micro_batches, tokens=tokens, device=device)
+    return _accumulate(model, mesh, micro_batches=micro_batches, tokens=tokens)

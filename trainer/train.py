@@ -5,13 +5,21 @@ The same command works under `harness run`, and `python trainer/train.py` trains
 
 from __future__ import annotations
 
+import math
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import harness
 from harness.trainer.config import Config, ConfigError, Layout, Place, layout, parse
+
+if TYPE_CHECKING:
+    import torch
+
+    from harness.trainer.data import Batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,70 +33,59 @@ class Step:
     tokens_per_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What is known and checked before any process group exists."""
+
+    config: Config
+    place: Place
+    sizes: Layout
+    device: torch.device
+    batches: Batches
+
+
 class Trainer:
     """The model, optimizer and data of one rank, and the step they make together."""
 
-    def __init__(self, config: Config, place: Place, sizes: Layout) -> None:
+    def __init__(self, start: Start) -> None:
         """Builds everything and resumes from the newest checkpoint; needs the process group."""
-        import torch
+        from harness.trainer import checkpoint, mesh, model, optim, parallelize, pipeline, seeding
 
-        from harness.trainer import (
-            checkpoint,
-            data,
-            mesh,
-            model,
-            optim,
-            parallelize,
-            pipeline,
-            seeding,
-        )
-
-        self._config, self._place = config, place
-        self._device = mesh.choose_device(config.run.device, place)
-        self._mesh = mesh.build(self._device, sizes)
-        self._dp, self._dp_rank = sizes.dp, mesh.dp_rank(self._mesh)
-        self._tp = sizes.tp
-        self._batches = data.Batches(
-            data.corpus(config.data.path),
-            seq_len=config.model.seq_len,
-            global_batch=config.data.global_batch,
-            seed=config.run.seed,
-        )
-        seeding.seed_rank(config.run.seed, place.rank)
-        stage = self._mesh.get_local_rank("pp")
-        span = pipeline.stage_layers(stage, sizes.pp, config.model.layers)
+        config, sizes, device = start.config, start.sizes, start.device
+        self._start, self._config = start, config
+        world = mesh.build(device, sizes)
+        self._dp_rank = mesh.dp_rank(world)
+        seeding.seed_rank(config.run.seed, start.place.rank)
+        span = pipeline.stage_layers(world.get_local_rank("pp"), sizes.pp, config.model.layers)
         part = model.Transformer(config.model, *span)
         model.initialise(part, config.model, config.run.seed)
-        part.to(self._device)
-        parallelize.parallelize(part, self._mesh)
+        part.to(device)
+        parallelize.parallelize(part, world)
         self._parts: list[torch.nn.Module] = [part]
         self._optimizer = optim.adamw(self._parts, config.optim)
-        tokens = self._batches.tokens_per_step
-        micro_batches = config.parallel.micro_batches
-        if sizes.pp > 1:
-            self._forward_backward = pipeline.one_f_one_b(
-                part, self._mesh, micro_batches=micro_batches, tokens=tokens, device=self._device
-            )
-        else:
-            self._forward_backward = pipeline.accumulate(
-                part, self._mesh, micro_batches=micro_batches, tokens=tokens
-            )
+        self._forward_backward = pipeline.build(
+            part,
+            world,
+            micro_batches=config.parallel.micro_batches,
+            tokens=start.batches.tokens_per_step,
+            device=device,
+        )
         self._checkpoints = (
-            checkpoint.Checkpoints(config, sizes, self._device) if config.checkpoint.dir else None
+            checkpoint.Checkpoints(config, sizes, device) if config.checkpoint.dir else None
         )
         self._at = checkpoint.Progress(step=0, position=0)
-        peak = mesh.peak_flops(self._device, config.run.peak_tflops)
-        self._peak = peak and peak * place.world_size
+        peak = mesh.peak_flops(device, config.run.peak_tflops)
+        self._peak = peak and peak * start.place.world_size
         self._parameters = model.parameter_count(config.model)
         self._say(
-            f"{self._parameters:,} parameters, {self._batches.tokens_per_step:,} tokens a step, "
-            f"{place.world_size} ranks on {self._device.type}: pp {sizes.pp} x dp {sizes.dp} "
+            f"{self._parameters:,} parameters, {start.batches.tokens_per_step:,} tokens a step, "
+            f"{start.place.world_size} ranks on {device.type}: pp {sizes.pp} x dp {sizes.dp} "
             f"(replicate {sizes.dp_replicate} x shard {sizes.dp_shard}) x tp {sizes.tp}"
         )
         self._resume()
 
     def _say(self, text: str) -> None:
-        if self._place.rank == 0:
+        if self._start.place.rank == 0:
             print(text, flush=True)
 
     def _resume(self) -> None:
@@ -113,11 +110,18 @@ class Trainer:
 
         began = time.perf_counter()
         step, position = self._at.step + 1, self._at.position
-        inputs, targets = self._batches.batch(position, self._dp_rank, self._dp)
-        share = self._forward_backward(inputs.to(self._device), targets.to(self._device))
-        loss, norm = optim.reduce_and_clip(
-            self._optimizer, share / self._tp, self._config.optim.clip
+        inputs, targets = self._start.batches.batch(position, self._dp_rank, self._start.sizes.dp)
+        share = self._forward_backward(
+            inputs.to(self._start.device), targets.to(self._start.device)
         )
+        loss, norm = optim.reduce_and_clip(
+            self._optimizer, share / self._start.sizes.tp, self._config.optim.clip
+        )
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise FloatingPointError(
+                f"step {step}: loss {loss}, gradient norm {norm}; "
+                f"the parameters are still those of step {step - 1}"
+            )
         rate = optim.learning_rate(self._config.optim, step)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -126,7 +130,7 @@ class Trainer:
         self._at = checkpoint.Progress(
             step=step, position=position + self._config.data.global_batch
         )
-        speed = self._batches.tokens_per_step / (time.perf_counter() - began)
+        speed = self._start.batches.tokens_per_step / (time.perf_counter() - began)
         return Step(step=step, loss=loss, grad_norm=norm, lr=rate, tokens_per_s=speed)
 
     def _line(self, done: Step) -> str:
@@ -153,7 +157,7 @@ class Trainer:
             harness.progress(
                 done.step,
                 loss=done.loss,
-                tokens=self._batches.tokens_per_step,
+                tokens=self._start.batches.tokens_per_step,
                 total_steps=steps,
             )
             if done.step == steps or (every and done.step % every == 0):
@@ -161,21 +165,20 @@ class Trainer:
         return history
 
 
-def _preflight(config: Config, place: Place) -> Layout:
-    """All that can be refused before a process group exists (ConfigError)."""
+def preflight(config: Config, place: Place) -> Start:
+    """Everything that can be refused before a process group exists (ConfigError)."""
     sizes = layout(config, place.world_size)
     from harness.trainer import checkpoint, data, mesh
 
-    device = mesh.choose_device(config.run.device, place)
-    data.Batches(
+    batches = data.Batches(
         data.corpus(config.data.path),
         seq_len=config.model.seq_len,
         global_batch=config.data.global_batch,
         seed=config.run.seed,
     )
     checkpoint.preflight(config)
-    mesh.prepare(device, threads=config.run.threads, deterministic=config.run.deterministic)
-    return sizes
+    device = mesh.choose_device(config.run.device, place)
+    return Start(config=config, place=place, sizes=sizes, device=device, batches=batches)
 
 
 def train(config: Config, place: Place) -> list[Step]:
@@ -185,13 +188,16 @@ def train(config: Config, place: Place) -> list[Step]:
     alone: taking it down would wait for ranks that may be gone.
     """
     with harness.phase("init"):
-        sizes = _preflight(config, place)
+        start = preflight(config, place)
         import torch.distributed as dist
 
         from harness.trainer import mesh
 
-        mesh.join(mesh.choose_device(config.run.device, place), place)
-        trainer = Trainer(config, place, sizes)
+        mesh.prepare(
+            start.device, threads=config.run.threads, deterministic=config.run.deterministic
+        )
+        mesh.join(start.device, place)
+        trainer = Trainer(start)
     history = trainer.run()
     with harness.phase("teardown"):
         # The model must be gone before the group: torch deadlocks when the last reference to a
@@ -217,4 +223,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # Ctrl-C ends a rank at once and without a traceback; checkpoints are complete or do not count.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
