@@ -1,0 +1,154 @@
+"""Compare two checkpoints bit for bit: `python -m harness.trainer.compare DIR_A DIR_B`.
+
+Needs neither the mesh that wrote them nor a process group: parameters and optimizer state have
+the same names in every layout, and each tensor is put together from its shards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from harness.trainer import checkpoint
+from harness.trainer.config import ConfigError
+
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One tensor that is not the same in both; max_abs is None where shapes or dtypes differ."""
+
+    name: str
+    why: str
+    elements: int
+    max_abs: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    step: int
+    tensors: int
+    parameters: int
+    differences: list[Difference]
+
+
+def choose(root: Path, step: int | None) -> int:
+    """Step of the checkpoint to read: the newest complete one, or the given one.
+
+    Raises ConfigError when there is none.
+    """
+    steps = checkpoint.steps_present(root)
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such folder")
+    if step is not None and step not in steps:
+        raise ConfigError(f"{root}: no checkpoint of step {step}")
+    for candidate in steps if step is None else [step]:
+        path = checkpoint.folder(root, candidate)
+        try:
+            manifest = checkpoint.read_manifest(path)
+        except ValueError as error:
+            if step is not None:
+                raise ConfigError(f"{path}: {error}") from None
+            continue
+        if not checkpoint.digests_agree(path, manifest):
+            raise ConfigError(f"{path}: a file is not what was written (digest)")
+        return candidate
+    raise ConfigError(f"{root}: no complete checkpoint")
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    """All parameters and optimizer state of a checkpoint as whole tensors on the CPU."""
+    reader = FileSystemReader(path)
+    tensors = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in checkpoint.contents(reader).items()
+        if name.startswith(("model.", "optim."))
+    }
+    checkpoint.load_alone(tensors, reader)
+    return tensors
+
+
+def _difference(name: str, a: torch.Tensor, b: torch.Tensor) -> Difference | None:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        why = f"{a.dtype} {tuple(a.shape)} against {b.dtype} {tuple(b.shape)}"
+        return Difference(name=name, why=why, elements=max(a.numel(), b.numel()), max_abs=None)
+    # As bytes: NaN equals the same NaN, and 0.0 is not -0.0.
+    unequal = (a.reshape(-1, 1).view(torch.uint8) != b.reshape(-1, 1).view(torch.uint8)).any(1)
+    count = int(unequal.sum())
+    if not count:
+        return None
+    most = float((a.double() - b.double()).abs().max())
+    why = f"{count} of {a.numel()} values differ, at most by {most:.3g}"
+    return Difference(name=name, why=why, elements=count, max_abs=most)
+
+
+def compare(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], *, step: int) -> Comparison:
+    """Every tensor of both, by name, bit for bit."""
+    differences = []
+    for name in sorted(a.keys() | b.keys()):
+        if name not in a or name not in b:
+            lone = a[name] if name in a else b[name]
+            why = f"only in the {'first' if name in a else 'second'}"
+            found: Difference | None = Difference(
+                name=name, why=why, elements=lone.numel(), max_abs=None
+            )
+        else:
+            found = _difference(name, a[name], b[name])
+        if found is not None:
+            differences.append(found)
+    parameters = sum(t.numel() for name, t in a.items() if name.startswith("model."))
+    return Comparison(
+        step=step, tensors=len(a.keys() | b.keys()), parameters=parameters, differences=differences
+    )
+
+
+def _run(arguments: argparse.Namespace) -> Comparison:
+    roots = [Path(arguments.a), Path(arguments.b)]
+    steps = [choose(root, arguments.step) for root in roots]
+    if steps[0] != steps[1]:
+        raise ConfigError(
+            f"newest complete checkpoints are of step {steps[0]} and step {steps[1]}; "
+            "give --step for one that both have"
+        )
+    first, second = (read(checkpoint.folder(root, steps[0])) for root in roots)
+    return compare(first, second, step=steps[0])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 identical, 1 different, 2 nothing to compare (one line on stderr)."""
+    parser = argparse.ArgumentParser(prog="harness.trainer.compare", description=__doc__)
+    parser.add_argument("a", metavar="DIR_A", help="checkpoint folder of the first run")
+    parser.add_argument("b", metavar="DIR_B", help="checkpoint folder of the second run")
+    parser.add_argument("--step", type=int, default=None, help="step to compare; default: newest")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    arguments = parser.parse_args(argv)
+    try:
+        result = _run(arguments)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    differences = result.differences
+    if arguments.json:
+        print(json.dumps({"schema": 1, "identical": not differences} | asdict(result)))
+        return 1 if differences else 0
+    if not differences:
+        print(f"identical: {result.tensors} tensors, {result.parameters:,} parameters")
+        return 0
+    print(f"different: {len(differences)} of {result.tensors} tensors at step {result.step}")
+    for one in differences[:SHOWN]:
+        print(f"  {one.name}: {one.why}")
+    if len(differences) > SHOWN:
+        print(f"  and {len(differences) - SHOWN} more")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

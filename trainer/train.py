@@ -1,0 +1,228 @@
+"""Train the reference model: `torchrun --nproc-per-node 8 trainer/train.py --config FILE`.
+
+The same command works under `harness run`, and `python trainer/train.py` trains in one process.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import harness
+from harness.trainer.config import Config, ConfigError, Layout, Place, layout, parse
+
+if TYPE_CHECKING:
+    import torch
+
+    from harness.trainer.data import Batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One completed optimizer step: global mean loss per token, gradient norm before clipping."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What is known and checked before any process group exists."""
+
+    config: Config
+    place: Place
+    sizes: Layout
+    device: torch.device
+    batches: Batches
+
+
+class Trainer:
+    """The model, optimizer and data of one rank, and the step they make together."""
+
+    def __init__(self, start: Start) -> None:
+        """Builds everything and resumes from the newest checkpoint; needs the process group."""
+        from harness.trainer import checkpoint, mesh, model, optim, parallelize, pipeline, seeding
+
+        config, sizes, device = start.config, start.sizes, start.device
+        self._start, self._config = start, config
+        world = mesh.build(device, sizes)
+        self._dp_rank = mesh.dp_rank(world)
+        seeding.seed_rank(config.run.seed, start.place.rank)
+        span = pipeline.stage_layers(world.get_local_rank("pp"), sizes.pp, config.model.layers)
+        part = model.Transformer(config.model, *span)
+        model.initialise(part, config.model, config.run.seed)
+        part.to(device)
+        parallelize.parallelize(part, world)
+        self._parts: list[torch.nn.Module] = [part]
+        self._optimizer = optim.adamw(self._parts, config.optim)
+        self._forward_backward = pipeline.build(
+            part,
+            world,
+            micro_batches=config.parallel.micro_batches,
+            tokens=start.batches.tokens_per_step,
+            device=device,
+        )
+        self._checkpoints = (
+            checkpoint.Checkpoints(config, sizes, device) if config.checkpoint.dir else None
+        )
+        self._at = checkpoint.Progress(step=0, position=0)
+        peak = mesh.peak_flops(device, config.run.peak_tflops)
+        self._peak = peak and peak * start.place.world_size
+        self._parameters = model.parameter_count(config.model)
+        self._say(
+            f"{self._parameters:,} parameters, {start.batches.tokens_per_step:,} tokens a step, "
+            f"{start.place.world_size} ranks on {device.type}: pp {sizes.pp} x dp {sizes.dp} "
+            f"(replicate {sizes.dp_replicate} x shard {sizes.dp_shard}) x tp {sizes.tp}"
+        )
+        self._resume()
+
+    def _say(self, text: str) -> None:
+        if self._start.place.rank == 0:
+            print(text, flush=True)
+
+    def _resume(self) -> None:
+        if self._checkpoints is None:
+            return
+        found = self._checkpoints.resume(self._parts, self._optimizer)
+        if found is not None:
+            self._at, path = found
+            harness.checkpoint_loaded(self._at.step, str(path))
+            self._say(f"resumed after step {self._at.step} from {path}")
+
+    def _save(self) -> None:
+        if self._checkpoints is None:
+            return
+        with harness.phase("checkpoint"):
+            path, seconds = self._checkpoints.save(self._parts, self._optimizer, self._at)
+        harness.checkpoint_saved(self._at.step, str(path), seconds)
+        self._say(f"checkpoint {path} in {seconds:.2f} s")
+
+    def _one_step(self) -> Step:
+        from harness.trainer import checkpoint, optim
+
+        began = time.perf_counter()
+        step, position = self._at.step + 1, self._at.position
+        inputs, targets = self._start.batches.batch(position, self._dp_rank, self._start.sizes.dp)
+        share = self._forward_backward(
+            inputs.to(self._start.device), targets.to(self._start.device)
+        )
+        loss, norm = optim.reduce_and_clip(
+            self._optimizer, share / self._start.sizes.tp, self._config.optim.clip
+        )
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise FloatingPointError(
+                f"step {step}: loss {loss}, gradient norm {norm}; "
+                f"the parameters are still those of step {step - 1}"
+            )
+        rate = optim.learning_rate(self._config.optim, step)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._at = checkpoint.Progress(
+            step=step, position=position + self._config.data.global_batch
+        )
+        speed = self._start.batches.tokens_per_step / (time.perf_counter() - began)
+        return Step(step=step, loss=loss, grad_norm=norm, lr=rate, tokens_per_s=speed)
+
+    def _line(self, done: Step) -> str:
+        text = (
+            f"step {done.step}/{self._config.optim.steps} loss {done.loss:.4f} lr {done.lr:.2e} "
+            f"grad_norm {done.grad_norm:.3f} tok/s {done.tokens_per_s:.0f}"
+        )
+        if self._peak:
+            # 6 FLOPs per parameter and token: PaLM, arXiv:2204.02311, without its attention term.
+            text += f" mfu {6 * self._parameters * done.tokens_per_s / self._peak:.3f}"
+        return text
+
+    def run(self) -> list[Step]:
+        """Take the steps that are left; returns what they gave, the same on every rank."""
+        history = []
+        every, steps = self._config.checkpoint.every, self._config.optim.steps
+        if self._at.step >= steps:
+            self._say(f"nothing to do: step {self._at.step} of {steps} is done")
+        while self._at.step < steps:
+            with harness.phase("step"):
+                done = self._one_step()
+            self._say(self._line(done))
+            history.append(done)
+            harness.progress(
+                done.step,
+                loss=done.loss,
+                tokens=self._start.batches.tokens_per_step,
+                total_steps=steps,
+            )
+            if done.step == steps or (every and done.step % every == 0):
+                self._save()
+        return history
+
+
+def preflight(config: Config, place: Place) -> Start:
+    """Everything that can be refused before a process group exists (ConfigError)."""
+    sizes = layout(config, place.world_size)
+    from harness.trainer import checkpoint, data, mesh
+
+    batches = data.Batches(
+        data.corpus(config.data.path),
+        seq_len=config.model.seq_len,
+        global_batch=config.data.global_batch,
+        seed=config.run.seed,
+    )
+    checkpoint.preflight(config)
+    device = mesh.choose_device(config.run.device, place)
+    return Start(config=config, place=place, sizes=sizes, device=device, batches=batches)
+
+
+def train(config: Config, place: Place) -> list[Step]:
+    """Train to the configured step; returns the steps taken by this call.
+
+    Raises ConfigError before any process group exists. When a step fails the group is left
+    alone: taking it down would wait for ranks that may be gone.
+    """
+    with harness.phase("init"):
+        start = preflight(config, place)
+        import torch.distributed as dist
+
+        from harness.trainer import mesh
+
+        mesh.prepare(
+            start.device, threads=config.run.threads, deterministic=config.run.deterministic
+        )
+        mesh.join(start.device, place)
+        trainer = Trainer(start)
+    history = trainer.run()
+    with harness.phase("teardown"):
+        # The model must be gone before the group: torch deadlocks when the last reference to a
+        # group is dropped from C++ while Gloo's worker thread waits for the GIL.
+        del trainer
+        dist.destroy_process_group()
+    return history
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 trained, 2 wrong configuration (one line on stderr, from one rank)."""
+    rank = 0
+    try:
+        place = Place.from_env()
+        rank = place.rank
+        config = parse(sys.argv[1:] if argv is None else argv, quiet=rank != 0)
+        train(config, place)
+    except ConfigError as error:
+        if rank == 0:
+            print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    # Ctrl-C ends a rank at once and without a traceback; checkpoints are complete or do not count.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(main())
