@@ -89,7 +89,8 @@ def _decode_event(name: str, raw: msgspec.Raw) -> Event:
 def encode(record: Record) -> bytes:
     """One record as JSON, without a line end."""
     event: Any = record.event
-    tagged = _tagged_fields(type(event))
+    cls: Any = type(event)
+    tagged = _tagged_fields(cls)
     if tagged:
         event = {
             field.name: _tag(getattr(event, field.name))
