@@ -275,15 +275,16 @@ class AgentLink:
         async with open_channel(self._address) as channel:
             stub = ControlStub(channel)  # type: ignore[no-untyped-call]
             call = stub.Join(self._hello(), metadata=call_metadata(self._token))
+            messages = aiter(call)
             try:
-                first = await asyncio.wait_for(call.read(), _CONNECT_SECONDS)
+                first = await asyncio.wait_for(anext(messages, None), _CONNECT_SECONDS)
             except asyncio.TimeoutError:
                 return
-            if not isinstance(first, pb.Order):  # the stream ended before it began
+            if first is None:  # the stream ended before it began
                 return
             welcome = self._taken_in(first.welcome)
             await _first_of(
-                self._take_orders(call),
+                self._take_orders(messages),
                 self._send_records(stub, f"agent:{welcome.node_rank}"),
             )
 
@@ -315,8 +316,8 @@ class AgentLink:
             log.info("joined the controller at %s again", self._address)
         return self._welcome
 
-    async def _take_orders(self, call: Any) -> None:
-        async for message in call:
+    async def _take_orders(self, messages: AsyncIterator[pb.Order]) -> None:
+        async for message in messages:
             self._heard()
             if message.id <= self._last_order:
                 continue
