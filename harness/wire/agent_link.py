@@ -264,7 +264,8 @@ class AgentLink:
                 self._last_error = in_words(error, self._address)
                 if not is_broken_link(error):
                     raise self._last_error from None
-                log.info("link to the controller broke: %s", self._last_error.message)
+                if self._tries == 0:
+                    log.info("link to the controller broke: %s", self._last_error.message)
             if self._closing and not self._buffer:
                 return
             await asyncio.sleep(_REJOIN_PAUSES[min(self._tries, len(_REJOIN_PAUSES) - 1)])
