@@ -120,7 +120,7 @@ def _load_script(target: str) -> tuple[dict[str, Any], CodeType]:
             file=sys.stderr,
         )
         sys.exit(2)
-    names = {
+    names: dict[str, Any] = {
         "__name__": "__main__",
         "__file__": path,
         "__cached__": None,
@@ -154,7 +154,7 @@ def _load_module(target: str) -> tuple[dict[str, Any], CodeType]:
         print(f"{sys.executable}: No code object available for {name}", file=sys.stderr)
         sys.exit(1)
     sys.argv[0] = spec.origin or target
-    names = {
+    names: dict[str, Any] = {
         "__name__": "__main__",
         "__file__": spec.origin,
         "__cached__": spec.cached,
