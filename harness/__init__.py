@@ -1,19 +1,31 @@
-"""Harness keeps distributed PyTorch training alive and tells the truth when it breaks."""
+"""Harness keeps distributed PyTorch training alive and tells the truth when it breaks.
 
-import contextlib
+What a training script may say to it; all of it does nothing outside of `harness run`:
+
+    import harness
+
+    harness.progress(step, loss=loss.item(), tokens=tokens, total_steps=1000)
+    with harness.phase("checkpoint"):
+        ...
+    harness.checkpoint_saved(step, path, seconds)
+    harness.checkpoint_loaded(step, path)
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.sdk import checkpoint_loaded, checkpoint_saved, phase, progress
+
+__all__ = ["checkpoint_loaded", "checkpoint_saved", "phase", "progress"]
 
 
-def progress(step, *, loss=None, tokens=None, total_steps=None):
-    pass
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from harness import sdk
+
+        return getattr(sdk, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def phase(name):
-    return contextlib.nullcontext()
-
-
-def checkpoint_saved(step, path, seconds):
-    pass
-
-
-def checkpoint_loaded(step, path):
-    pass
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,8 @@
+"""What a training script may tell Harness, all of it optional.
+
+Outside of `harness run` every function does nothing, and none raises on account of Harness.
+"""
+
+from harness.sdk.progress import checkpoint_loaded, checkpoint_saved, phase, progress
+
+__all__ = ["checkpoint_loaded", "checkpoint_saved", "phase", "progress"]

@@ -1,0 +1,76 @@
+"""The flight record of a rank: asking its worker server, and reading what it answers."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.collectives import Collective
+
+MOST_ENTRIES = 64
+_ANSWER_LIMIT = 64 << 20
+
+
+class Unanswered(Exception):
+    """The worker server did not answer; the text says in words why."""
+
+
+async def ask(server: Path, handler: str, seconds: float) -> bytes:
+    """What `handler` of the worker server on unix socket `server` answers. Raises Unanswered."""
+    try:
+        return await asyncio.wait_for(_post(server, handler), seconds)
+    except asyncio.TimeoutError:
+        raise Unanswered(f"no answer to {handler} within {seconds:.1f} s") from None
+    except FileNotFoundError:
+        raise Unanswered("its worker server was not up (torch.distributed not loaded)") from None
+    except (OSError, EOFError) as error:
+        raise Unanswered(f"its worker server is gone ({error})") from None
+
+
+async def _post(server: Path, handler: str) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(str(server), limit=_ANSWER_LIMIT)
+    try:
+        writer.write(
+            f"POST /handler/{handler} HTTP/1.1\r\nHost: rank\r\n"
+            "Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
+        if "content-length" in headers:
+            body = await reader.readexactly(int(headers["content-length"]))
+        else:
+            body = await reader.read()
+    finally:
+        writer.close()
+    if " 200" not in head[0]:
+        raise Unanswered(f"{handler}: {head[0]}")
+    return body
+
+
+def parse(data: bytes) -> tuple[Collective, ...]:
+    """The entries of a JSON flight record, oldest first. Raises ValueError when it is none.
+
+    The JSON form writes the process group as a list [name, description].
+    """
+    raw = json.loads(data)
+    if not isinstance(raw, dict):
+        raise ValueError("not a flight record")
+    entries = [entry for entry in raw.get("entries") or () if isinstance(entry, dict)]
+    entries.sort(key=lambda entry: int(entry.get("record_id", 0)))
+    return tuple(_collective(entry) for entry in entries)
+
+
+def _collective(entry: dict[str, Any]) -> Collective:
+    group = entry.get("process_group") or ("", "")
+    return Collective(
+        record_id=int(entry.get("record_id", 0)),
+        pg=str(group[0]),
+        pg_desc=str(group[1]) if len(group) > 1 else "",
+        seq_id=int(entry.get("collective_seq_id", 0)),
+        op=str(entry.get("profiling_name", "")),
+        sizes=tuple(tuple(int(n) for n in size) for size in entry.get("input_sizes") or ()),
+        dtypes=tuple(str(dtype) for dtype in entry.get("input_dtypes") or ()),
+        state=str(entry.get("state", "")),
+        retired=bool(entry.get("retired", False)),
+        created_ns=int(entry.get("time_created_ns", 0)),
+    )

@@ -1,0 +1,93 @@
+"""Processes as /proc shows them: who descends from whom, and killing all of a family."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_PASS_SECONDS = 0.005
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    """The fields of /proc/PID/stat that are used here."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    cpu_seconds: float
+    threads: int
+    rss_bytes: int
+
+
+def read_stat(pid: int) -> Stat | None:
+    """None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()  # the name may hold spaces and brackets
+    return Stat(
+        pid=pid,
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+        threads=int(fields[17]),
+        rss_bytes=int(fields[21]) * _PAGE,
+    )
+
+
+def descendants(root: int) -> list[Stat]:
+    """All processes below `root`, zombies included."""
+    stats = [read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit()]
+    by_parent: dict[int, list[Stat]] = {}
+    for stat in stats:
+        if stat is not None:
+            by_parent.setdefault(stat.parent, []).append(stat)
+    found: list[Stat] = []
+    front = [root]
+    while front:
+        children = by_parent.get(front.pop(), [])
+        found.extend(children)
+        front.extend(child.pid for child in children)
+    return found
+
+
+def signal_all(stats: Collection[Stat], number: int) -> None:
+    for stat in stats:
+        if stat.state != "Z":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(stat.pid, number)
+
+
+def kill_below(root: int, *, spare: Collection[int] = (), seconds: float = 5.0) -> bool:
+    """SIGKILL everything below `root` that is in none of the sessions `spare`, until it is gone.
+
+    For the last moments of an agent: it blocks. False when something is left after `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        left = [stat for stat in descendants(root) if stat.session not in spare]
+        for stat in left:
+            if stat.state == "Z" and stat.parent == root:
+                reap(stat.pid)
+        alive = [stat for stat in left if stat.state != "Z"]
+        if not alive:
+            return True
+        signal_all(alive, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_PASS_SECONDS)
+
+
+def reap(pid: int) -> None:
+    """Collect a dead child whose end interests nobody."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

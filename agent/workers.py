@@ -1,0 +1,160 @@
+"""One worker: its process, pulse page, link and files, from launch to exit."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness import events as e
+from harness.worker import link
+from harness.worker.pulse import PulseReader, PulseReading
+
+ERROR_FILE_LIMIT = 64_000
+_ADOPTION_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFiles:
+    """Where the files of one worker lie. All but `log` go with the runtime directory."""
+
+    log: Path
+    server: Path
+    last_record: Path
+    fatal: Path
+    error: Path
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """A launched rank. `ended` resolves when the process is gone and its exit was reported."""
+
+    rank: int
+    local_rank: int
+    attempt: int
+    pid: int
+    pidfd: int
+    launched_by: str
+    files: WorkerFiles
+    page: PulseReader
+    link_end: socket.socket
+    ended: asyncio.Future[None]
+    guest: bool = True
+    """Whether our guest is in it; a program started by --no-python has none."""
+    told_to_stop: bool = False
+    exit_text: str = ""
+    """How it ended, once it has."""
+    last_reading: PulseReading | None = field(default=None)
+
+    @property
+    def alive(self) -> bool:
+        return not self.ended.done()
+
+    def send_signal(self, number: int) -> None:
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+
+    def changed_pulse(self) -> e.Pulse | None:
+        """What its page holds, if that is not what was read last."""
+        reading = self.page.read()
+        if reading == self.last_reading:
+            return None
+        self.last_reading = reading
+        return e.Pulse(
+            rank=self.rank,
+            step=reading.step,
+            phase=reading.phase,
+            heartbeat_ns=reading.heartbeat_ns,
+            step_ns=reading.step_ns,
+            loss=reading.loss,
+            loss_finite=reading.loss_finite,
+            tokens=reading.tokens,
+            total_steps=reading.total_steps,
+        )
+
+    def error_file(self) -> str | None:
+        """What `@record` has left, if anything."""
+        try:
+            with open(self.files.error, encoding="utf-8", errors="replace") as file:
+                return file.read(ERROR_FILE_LIMIT) or None
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What wait4 said of a process."""
+
+    exit_code: int | None
+    signal: int | None
+    max_rss_bytes: int
+    exited_ns: int
+
+    @property
+    def text(self) -> str:
+        if self.signal is None:
+            return f"exit code {self.exit_code}"
+        return f"killed by {signal_name(self.signal)}"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def watch(
+    worker: Worker,
+    on_fact: Callable[[Worker, dict[str, Any]], None],
+    on_exit: Callable[[Worker, Ending], None],
+) -> None:
+    """Call back for each fact on the link, and once for the exit, after all facts.
+
+    The exit is noticed through the pidfd as soon as the kernel lets go of the process.
+    """
+    loop = asyncio.get_running_loop()
+    adoption_ends = loop.time() + _ADOPTION_SECONDS
+
+    def hear() -> None:
+        facts = link.receive(worker.link_end)
+        if facts is None:
+            loop.remove_reader(worker.link_end)
+        for fact in facts or ():
+            on_fact(worker, fact)
+
+    def gone() -> None:
+        loop.remove_reader(worker.pidfd)
+        exited_ns = time.time_ns()
+        try:
+            pid, status, usage = os.wait4(worker.pid, os.WNOHANG)
+        except ChildProcessError:
+            pid, status, usage = 0, 0, None
+        if pid == 0 and loop.time() < adoption_ends:
+            # Killed before its forker was gone: in a moment it is ours to collect.
+            loop.call_later(0.001, gone)
+            return
+        code = os.waitstatus_to_exitcode(status) if pid else 255
+        hear()
+        loop.remove_reader(worker.link_end)
+        worker.link_end.close()
+        on_exit(
+            worker,
+            Ending(
+                exit_code=code if code >= 0 else None,
+                signal=-code if code < 0 else None,
+                max_rss_bytes=0 if usage is None else usage.ru_maxrss * 1024,
+                exited_ns=exited_ns,
+            ),
+        )
+        os.close(worker.pidfd)
+        worker.page.close()
+
+    loop.add_reader(worker.link_end, hear)
+    loop.add_reader(worker.pidfd, gone)

@@ -1,0 +1,73 @@
+"""Progress, phases and checkpoints, told to the guest of this process if there is one."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, SupportsFloat
+
+from harness.worker.guest import current
+
+Phase = Literal["init", "step", "checkpoint", "eval", "teardown"]
+
+
+def progress(
+    step: int,
+    *,
+    loss: SupportsFloat | None = None,
+    tokens: int | None = None,
+    total_steps: int | None = None,
+) -> None:
+    """Say that `step` optimizer steps are complete, counted over the whole training.
+
+    Takes the place of the steps that Harness counts by itself from then on. `loss` is that of the
+    last step (a number: a tensor on a GPU would wait for it), `tokens` all tokens consumed so far,
+    `total_steps` the number of steps after which the training will be done. Costs microseconds.
+    """
+    guest = current()
+    if guest is not None:
+        guest.progress(
+            int(step),
+            None if loss is None else float(loss),
+            None if tokens is None else int(tokens),
+            None if total_steps is None else int(total_steps),
+        )
+
+
+@contextmanager
+def phase(name: Phase) -> Iterator[None]:
+    """Be in a phase: init, step, checkpoint, eval or teardown; the one before returns after it.
+
+    Work of another kind than training steps lasts as long as it lasts; told about it, Harness
+    does not mistake it for a stall.
+    """
+    guest = current()
+    if guest is None:
+        yield
+        return
+    before = guest.enter(name)
+    guest.link.say("PhaseChanged", phase=name)
+    try:
+        yield
+    finally:
+        guest.enter(before)
+        guest.link.say("PhaseChanged", phase=before)
+
+
+def checkpoint_saved(step: int, path: str | os.PathLike[str], seconds: float) -> None:
+    """Say that this rank's part of the checkpoint of `step` at `path` is safe on disk.
+
+    `seconds` is the time that training stood still for it. A checkpoint counts as a point to
+    restart from once every rank has said so.
+    """
+    guest = current()
+    if guest is not None:
+        guest.link.say(
+            "CheckpointSaved", step=int(step), path=os.fspath(path), seconds=float(seconds)
+        )
+
+
+def checkpoint_loaded(step: int, path: str | os.PathLike[str]) -> None:
+    """Say that this rank goes on from the checkpoint of `step` at `path`."""
+    guest = current()
+    if guest is not None:
+        guest.link.say("CheckpointLoaded", step=int(step), path=os.fspath(path))

@@ -1,0 +1,143 @@
+"""The one guest of this process: what it knows of its rank, and where it says so.
+
+`current()` is None outside Harness and in processes that the rank has forked or spawned, so that
+every caller may simply skip. No method raises.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.worker.link import Link
+from harness.worker.pulse import PulseWriter
+
+_BEAT_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What the agent tells a worker. Descriptors are open in the worker; paths may be unused."""
+
+    rank: int
+    world_size: int
+    attempt: int
+    agent_pid: int
+    pulse: int
+    link: int
+    server: str
+    """Unix socket to serve flight record and stacks on."""
+    last_record: str
+    """File for the flight record of a rank that raises."""
+    fatal: str
+    """File for the stack of a rank that dies of SIGSEGV and the like."""
+    mode: str
+    target: str
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
+        return cls(**{**raw, "arguments": tuple(raw["arguments"])})
+
+
+class Guest:
+    """State of the pulse page and the ways to change it."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.pid = os.getpid()
+        self.link = Link(assignment.link)
+        self._page = PulseWriter(assignment.pulse)
+        os.close(assignment.pulse)
+        self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
+        self._told_steps = False
+        self.step = 0
+        self.phase = "init"
+        self._step_ns = 0
+        self._loss: float | None = None
+        self._loss_finite = True
+        self._tokens = 0
+        self._total_steps = 0
+        self._publish()
+
+    def beat_forever(self) -> None:
+        """Body of the heartbeat thread: shows that Python code can still run here."""
+        while os.getpid() == self.pid:
+            self._page.beat()
+            time.sleep(_BEAT_SECONDS)
+
+    def counted_steps(self, steps: int) -> None:
+        """The optimizer hook has seen `steps` steps; the script's own word counts more."""
+        if self._told_steps or os.getpid() != self.pid:
+            return
+        with self._lock:
+            if self.phase == "init":
+                self.phase = "step"
+            self._stepped(steps)
+
+    def progress(
+        self, step: int, loss: float | None, tokens: int | None, total_steps: int | None
+    ) -> None:
+        """The script says that `step` steps are complete."""
+        if os.getpid() != self.pid:
+            return
+        with self._lock:
+            self._told_steps = True
+            if self.phase == "init" and step > 0:
+                self.phase = "step"
+            if loss is not None:
+                self._loss_finite = loss - loss == 0.0  # false for NaN and infinities
+                self._loss = loss if self._loss_finite else None
+            if tokens is not None:
+                self._tokens = tokens
+            if total_steps is not None:
+                self._total_steps = total_steps
+            self._stepped(step)
+
+    def enter(self, phase: str) -> str:
+        """Be in `phase`; returns the one before."""
+        if os.getpid() != self.pid:
+            return phase
+        with self._lock:
+            before, self.phase = self.phase, phase
+            self._publish()
+        return before
+
+    def _stepped(self, step: int) -> None:
+        if step != self.step:
+            self.step, self._step_ns = step, time.time_ns()
+        self._publish()
+
+    def _publish(self) -> None:
+        self._page.put(
+            step=self.step,
+            phase=self.phase,
+            step_ns=self._step_ns,
+            loss=self._loss,
+            loss_finite=self._loss_finite,
+            tokens=self._tokens,
+            total_steps=self._total_steps,
+        )
+
+
+_guest: Guest | None = None
+
+
+def become(assignment: Assignment) -> Guest:
+    """Make this process the worker of `assignment` and start its heartbeat."""
+    import _thread
+
+    global _guest  # noqa: PLW0603
+    _guest = Guest(assignment)
+    # Not threading.Thread: the user's threading.enumerate() and exit stay as they are.
+    _thread.start_new_thread(_guest.beat_forever, ())
+    return _guest
+
+
+def current() -> Guest | None:
+    """The guest of this process, if it is a rank."""
+    if _guest is None or _guest.pid != os.getpid():
+        return None
+    return _guest

@@ -1,0 +1,150 @@
+"""The process of a node that has imported torch and forks ranks.
+
+The agent starts it with one end of a socket pair and asks over that: one JSON object a message,
+with the descriptors of the new process attached. Each process is forked twice, so that it becomes
+a child of the agent (a subreaper), never of this one: the zygote may die without harm to the ranks.
+Nothing here uses a thread, a process group or a GPU, and it refuses to fork when an import did.
+"""
+
+import array
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+from harness.worker import bootstrap, guest, process, store
+
+IMPORTS = (
+    "torch",
+    "torch.distributed",
+    "torch._dynamo",
+    "torch.nn.parallel",
+    "torch.utils.data",
+    "torch.distributed.tensor",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.pipelining",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.elastic.multiprocessing.errors",
+)
+MESSAGE_LIMIT = 180_000
+MOST_DESCRIPTORS = 4
+_ADOPTION_SECONDS = 30.0
+_NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""Without it is_available(), which imports may call, would start CUDA and spoil every fork."""
+
+
+def main() -> None:
+    """Entry. `argv`: pid of the agent, descriptor of the control socket."""
+    agent, descriptor = (int(word) for word in sys.argv[1:3])
+    if not process.bind_to_parent(agent):
+        return
+    control = socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    started = time.monotonic()
+    problem = _prepare()
+    report = {"unfit": problem} if problem else {"ready": round(time.monotonic() - started, 3)}
+    control.send(json.dumps(report).encode())
+    if problem:
+        return
+    request, descriptors = _serve(control)
+    control.close()
+    _become(agent, request, descriptors)
+
+
+def _prepare() -> str:
+    """Import; returns why this process must not fork, or an empty string."""
+    given = os.environ.get(_NVML_CHECK)
+    os.environ[_NVML_CHECK] = "1"
+    for name in IMPORTS:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            if name in ("torch", "torch.distributed"):
+                return f"import {name} failed: {error}"
+    if given is None:
+        del os.environ[_NVML_CHECK]
+    else:
+        os.environ[_NVML_CHECK] = given
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "an import started CUDA, which does not survive a fork"
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        return f"importing torch left {threads} threads running; forking needs a single one"
+    gc.collect()
+    gc.freeze()  # a collection in a rank shall not copy the pages that all ranks share
+    return ""
+
+
+def _serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Fork on request. Returns in the forked process only; the zygote itself exits."""
+    while True:
+        request, descriptors = _receive(control)
+        if request is None:
+            os._exit(0)
+        middle = os.fork()
+        if middle == 0:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                control.send(json.dumps({"id": request["id"], "why": str(error)}).encode())
+                os._exit(1)
+            if pid == 0:
+                return request, descriptors
+            control.send(json.dumps({"id": request["id"], "pid": pid}).encode())
+            os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        os.waitpid(middle, 0)
+
+
+def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    descriptors = array.array("i")
+    data, ancillary, _, _ = control.recvmsg(
+        MESSAGE_LIMIT, socket.CMSG_LEN(MOST_DESCRIPTORS * descriptors.itemsize)
+    )
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    request: dict[str, Any] | None = json.loads(data) if data else None
+    return request, list(descriptors)
+
+
+def _become(agent: int, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    """Be what was asked for: a rank or the host of a store."""
+    if not process.bind_to_parent(agent, wait=_ADOPTION_SECONDS):
+        os._exit(1)
+    signal.set_wakeup_fd(-1)
+    log, *others = descriptors
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    for descriptor in (nothing, log):
+        if descriptor > 2:
+            os.close(descriptor)
+    if request["what"] == "store":
+        store.host(others[0])
+        os._exit(0)
+    os.environ.update(request["environ"])
+    for name in request["unset"]:
+        os.environ.pop(name, None)
+    _start_over()
+    pulse, link = others
+    assignment = guest.Assignment.from_json({**request["assignment"], "pulse": pulse, "link": link})
+    bootstrap.run(assignment)
+
+
+def _start_over() -> None:
+    """What a fresh interpreter would have drawn or set anew."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
