@@ -218,11 +218,11 @@ def _read_toml(path: Path, table: tuple[str, ...]) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        with path.open("rb") as file:
-            data: Any = tomllib.load(file)
+        text = path.read_text(encoding="utf-8")
+        if ".".join(table) not in text:
+            return {}  # others' business, even when it is broken
+        data: Any = tomllib.loads(text)
     except (OSError, ValueError) as error:
-        if table:
-            return {}  # a pyproject.toml that others must mend; it need not be ours at all
         raise UsageError(f"{path}: {error}") from None
     for part in table:
         data = data.get(part, {})

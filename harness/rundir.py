@@ -13,14 +13,14 @@ ADJECTIVES = (
     "glad golden grand green happy hardy humble jolly keen kind light lively lucky mellow merry "
     "mild neat nimble noble patient plain proud quick quiet rapid ready robust rosy royal sharp "
     "silent silver sleek smart snug solid spry steady still sunny swift tidy vivid warm wise witty"
-).split()
+)
 NOUNS = (
     "badger beaver bison crane condor deer dolphin eagle elk falcon ferret finch fox gecko gull "
     "hare hawk heron ibex ibis jackal jay kestrel kiwi koala lark lemur lion lynx magpie marlin "
     "marten mole moose newt ocelot orca osprey otter owl panda petrel pike plover puffin puma "
     "quail rabbit raven robin salmon seal shrew skua sparrow stoat stork swan swift tapir tern "
     "thrush tiger toucan trout turtle vole walrus weasel whale wolf wombat wren yak zebra"
-).split()
+)
 LATEST = "latest"
 
 
@@ -36,8 +36,9 @@ def check_name(name: str) -> None:
 def new_name(runs_dir: Path) -> str:
     """A short, speakable name that is free in `runs_dir`."""
     draw = random.SystemRandom()
+    adjectives, nouns = ADJECTIVES.split(), NOUNS.split()
     while True:
-        name = f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}-{draw.randint(10, 99)}"
+        name = f"{draw.choice(adjectives)}-{draw.choice(nouns)}-{draw.randint(10, 99)}"
         if not (runs_dir / name).exists():
             return name
 
