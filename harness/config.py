@@ -112,6 +112,12 @@ class Config:
         """Whether anybody set it."""
         return self.values[name].origin != "default"
 
+    def as_json(self) -> dict[str, dict[str, Value]]:
+        return {
+            name: {"value": value.value, "origin": value.origin}
+            for name, value in self.values.items()
+        }
+
     def policy(self, **changes: float) -> Policy:
         values: dict[str, Any] = {
             field.name: self.values[field.name].value for field in dataclasses.fields(Policy)
@@ -175,14 +181,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 def write_config(path: Path, config: Config, **facts: object) -> None:
     """The effective configuration with origins, and `facts` of this launch, as JSON."""
-    data = {
-        "schema": 1,
-        **facts,
-        "settings": {
-            name: {"value": value.value, "origin": value.origin}
-            for name, value in config.values.items()
-        },
-    }
+    data = {"schema": 1, **facts, "settings": config.as_json()}
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 

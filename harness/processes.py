@@ -1,5 +1,6 @@
 """The kernel's side of the process tree: death notices, adoption, descendants. Linux only."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -87,10 +88,8 @@ def kill_descendants(reap: Callable[[], object], spared: Collection[int] = ()) -
     while True:
         left = descendants(os.getpid()) - set(spared)
         for pid in left:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         reap()
         if not left or time.monotonic() > deadline:
             return left

@@ -414,3 +414,14 @@ def _convert(setting: Setting, raw: object) -> Value:
                 return int(raw) if text or number == int(number) else None
             except (ValueError, OverflowError):
                 return None
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """`0-2,5` as (0, 1, 2, 5); an empty text as (). Raises ValueError."""
+    ranks: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ValueError(f"{part!r} is not a rank or a range of ranks")
+        ranks.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(ranks))
