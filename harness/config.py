@@ -120,7 +120,9 @@ class Config:
 
     def policy(self, **changes: float) -> Policy:
         values: dict[str, Any] = {
-            field.name: self.values[field.name].value for field in dataclasses.fields(Policy)
+            field.name: self.values[field.name].value
+            for field in dataclasses.fields(Policy)
+            if field.name in self.values
         }
         return Policy(**{**values, **changes})
 

@@ -155,7 +155,7 @@ class Launcher:
             ["--run-dir", str(run_dir), "--bind", self.address, "--ready-fd", str(write_end)],
             death_signal=signal.SIGKILL,
             talk=True,
-            output=run_dir / "logs" / "controller.log",
+            output=run_dir / "controller.log",
             pass_fds=(write_end,),
         )
         os.close(write_end)
@@ -189,7 +189,7 @@ class Launcher:
 
     @property
     def _controller_log(self) -> str:
-        return os.path.relpath((self.run_dir or Path()) / "logs" / "controller.log")
+        return os.path.relpath((self.run_dir or Path()) / "controller.log")
 
     def _tend_controller(self) -> bool:
         """Start it again when it has died; False when that has been done too often."""
@@ -280,7 +280,8 @@ class Launcher:
             why = "killed by the launcher, which was told to stop"
         self.children.kill_all(self._spared)
         if self.controller is not None:
-            gone = {"type": "agent_gone", "node_rank": self.job.node_rank, "why": why}
+            pid = 0 if agent is None else agent.pid
+            gone = {"type": "agent_gone", "node_rank": self.job.node_rank, "pid": pid, "why": why}
             self.controller.tell(json.dumps(gone).encode())
             others = self.job.policy.stop_grace if self.job.nnodes > 1 else 0.0
             hurry = self.kill_now or agent is None

@@ -62,7 +62,19 @@ _POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
         "the same failure at the same step this often in a row stops the run",
     ),
     "evidence_budget": ("Fault tolerance", False, 0, "longest wait for evidence, seconds"),
+    "settle": (
+        "Advanced",
+        False,
+        0,
+        "longest wait for other ranks to say more of a crash, seconds",
+    ),
     "stop_grace": ("Fault tolerance", True, 0, "seconds from SIGTERM to SIGKILL"),
+    "stop_limit": (
+        "Advanced",
+        False,
+        1,
+        "longest wait beyond --stop-grace for a node to be empty, seconds",
+    ),
     "rendezvous_timeout": ("Several nodes", True, 1, "longest wait for all nodes, seconds"),
     "controller_timeout": (
         "Fault tolerance",
@@ -78,6 +90,8 @@ _POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
 def _policy_settings() -> tuple[Setting, ...]:
     settings: list[Setting] = []
     for field in dataclasses.fields(Policy):
+        if field.name not in _POLICY_HELP:
+            continue
         group, common, at_least, words = _POLICY_HELP[field.name]
         default = field.default
         assert isinstance(default, int | float)
@@ -210,7 +224,7 @@ SETTINGS: tuple[Setting, ...] = (
         default="",
         common=True,
         group="Several nodes",
-        help="file with the run's token (or HARNESS_TOKEN), needed beyond loopback",
+        help="file with the run's token, needed beyond loopback (or HARNESS_TOKEN)",
         metavar="FILE",
     ),
     Setting(

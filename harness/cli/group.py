@@ -85,7 +85,7 @@ def call(arguments: list[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
-        return fail(*_words(error), ExitCode.USAGE)
+        return fail(*_words(error, arguments), ExitCode.USAGE)
     except HarnessError as error:
         return fail(error.message, error.help, error.exit_code)
     except (KeyboardInterrupt, click.exceptions.Abort):
@@ -97,10 +97,10 @@ def call(arguments: list[str]) -> int:
         return _bug(error, arguments)
 
 
-def _words(error: click.ClickException) -> tuple[str, str | None]:
+def _words(error: click.ClickException, arguments: list[str]) -> tuple[str, str | None]:
     """What is wrong and what to do, of one of click's own errors."""
-    context = getattr(error, "ctx", None)
-    where = f"see {context.command_path if context else 'harness'} --help"
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    where = f"see harness {command} --help" if command in COMMANDS else "see harness --help"
     if isinstance(error, click.NoSuchOption):
         likely = closest(error.option_name, error.possibilities or ())
         return (

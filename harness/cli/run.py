@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from harness import config as configuration
 from harness import rundir
 from harness.cli.job import build, notes
 from harness.config import Config, Job
-from harness.errors import HarnessError, UsageError
+from harness.errors import UsageError
 from harness.launcher import Launcher, say
 from harness.settings import BY_NAME, GROUPS, REFUSED, SETTINGS, Setting
 from harness.version import version
@@ -29,6 +30,7 @@ Usage: harness run [OPTIONS] SCRIPT [ARGS]...
   harness run --nnodes 2 --node-rank 0 --master-addr node0 --nproc-per-node 8 train.py
 """
 TAIL = """\
+Other:
   --dry-run                      check everything and print the plan as JSON, start nothing
   -h, --help / --help-all        this help / all options
 """
@@ -47,13 +49,12 @@ class RunCommand(click.Command):
 
 def help_text(*, whole: bool) -> str:
     """The help of `harness run`; `whole` with every option."""
-    lines = [HEAD]
+    parts = [HEAD]
     for group in GROUPS:
         members = [s for s in SETTINGS if s.group == group and (whole or s.common)]
-        if members:
-            lines.append(f"{group}:\n" + "".join(_help_line(setting) for setting in members))
-    text = "\n".join(lines) if whole else "".join(lines)
-    return text + ("\nOther:\n" if whole else "") + TAIL + (f"\n{TAIL_ALL}" if whole else "")
+        parts.append(f"{group}:\n" + "".join(_help_line(setting) for setting in members))
+    parts.append(TAIL)
+    return "\n".join([*parts, TAIL_ALL] if whole else parts)
 
 
 def _help_line(setting: Setting) -> str:
@@ -62,10 +63,13 @@ def _help_line(setting: Setting) -> str:
         left += f" {setting.metavar or '|'.join(setting.choices)}"
     words = setting.help
     if setting.kind != "flag" and setting.default not in (None, "", "0", "none", "default"):
-        words += f"  [default: {setting.default}]"
-    if len(left) > 29:
-        return f"  {left}\n{'':33}{words}\n"
-    return f"  {left:<29}  {words}\n"
+        words += (
+            f"  [default: {setting.default:g}]"
+            if isinstance(setting.default, float)
+            else f"  [default: {setting.default}]"
+        )
+    first = f"  {left:<29}  " if len(left) <= 29 else f"  {left}\n{'':33}"
+    return first + f"\n{'':33}".join(textwrap.wrap(words, 67)) + "\n"
 
 
 def _help_all(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
@@ -118,9 +122,8 @@ def _lead(config: Config, job: Job) -> int:
     configuration.write_config(run_dir / "config.json", config, **_facts(job))
     try:
         return Launcher(job, run_dir=run_dir).run()
-    except HarnessError:
-        if not (run_dir / "journal.jsonl").exists():
-            shutil.rmtree(run_dir, ignore_errors=True)
+    except UsageError:
+        shutil.rmtree(run_dir, ignore_errors=True)
         raise
 
 
