@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-import harness
 from harness import processes
 
 # A `-m` would put the working directory first on the path: a user's queue.py beside train.py
@@ -136,7 +135,7 @@ class Children:
         """
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(output.open("ab")) if output is not None else None
-            root = str(Path(harness.__file__).resolve().parent.parent)
+            root = str(Path(__file__).resolve().parent.parent)
             process = subprocess.Popen(
                 [sys.executable, *interpreter_flags(), "-c", _ENTRY, root, module, *arguments],
                 stdin=subprocess.PIPE if talk else None,

@@ -64,7 +64,7 @@ def closest(word: str, known: Iterable[str]) -> str:
     """The known word most like `word`, or nothing."""
     import difflib
 
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return matches[0] if matches else ""
 
 
@@ -102,7 +102,10 @@ def _words(error: click.ClickException, arguments: list[str]) -> tuple[str, str 
     command = next((word for word in arguments if not word.startswith("-")), "")
     where = f"see harness {command} --help" if command in COMMANDS else "see harness --help"
     if isinstance(error, click.NoSuchOption):
-        likely = closest(error.option_name, error.possibilities or ())
+        known = {name for name in error.possibilities or () if "_" not in name}
+        likely = closest(error.option_name.replace("_", "-"), known)
+        if not likely and command == "run":
+            where += "; the script's own options go after the script"
         return (
             f"no such option: {error.option_name}",
             f"did you mean {likely}?" if likely else where,
