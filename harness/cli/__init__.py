@@ -1,0 +1,53 @@
+"""The command `harness`. What it can do is told here without importing anything to do it."""
+
+import sys
+from collections.abc import Sequence
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("harness.cli.run", "Train: start a script on all ranks, watch it, restart it."),
+    "status": ("harness.cli.status", "Say how a run is doing."),
+    "tui": ("harness.cli.tui", "Watch a run, live or finished, on a full screen."),
+    "logs": ("harness.cli.logs", "Show what ranks printed, equal lines folded."),
+    "report": ("harness.cli.report", "Tell what happened in a run, and why."),
+    "explain": ("harness.cli.explain", "Explain a verdict."),
+    "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),
+    "stop": ("harness.cli.stop", "Stop a run."),
+}
+"""Name -> the module that holds a click command named `command`, and its line in the help."""
+
+HELP = """\
+Usage: harness COMMAND ...
+
+  Keeps distributed PyTorch training alive and tells the truth when it breaks.
+
+Examples:
+  harness run --nproc-per-node 8 train.py --lr 3e-4
+  harness status
+  harness report
+
+Commands:
+{commands}
+
+Options:
+  --version   Print the version.
+  --debug     Show the traceback when Harness itself fails.
+  -h, --help  Print this; harness COMMAND --help tells more.
+
+RUN in all commands is a run's name or directory; left out, it is the newest in ./runs."""
+
+
+def help_text() -> str:
+    """What `harness --help` prints."""
+    lines = (f"  {name:<8} {words}" for name, (_, words) in COMMANDS.items())
+    return HELP.format(commands="\n".join(lines))
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    if arguments in ([], ["-h"], ["--help"]):
+        print(help_text())  # click alone would take longer to import than all the rest
+        sys.exit(0)
+    from harness.cli.group import call
+
+    sys.exit(call(arguments))

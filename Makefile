@@ -1,0 +1,46 @@
+# The few verbs of this project. `make demo` and `make test` are all a newcomer needs.
+#
+#   PYTHON   the interpreter for .venv, 3.10 to 3.13            make test PYTHON=python3.12
+#   TORCH    what to install when PYTHON has no torch >= 2.11   make env TORCH=torch==2.14.1
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+
+export OMP_NUM_THREADS ?= 1
+export PYTHONPATH :=
+
+.PHONY: env demo test test-slow check fmt proto gpu-check
+
+env: $(BIN)/harness
+
+# The target is what the last step makes: once it is there, nothing runs and nothing is fetched.
+$(BIN)/harness:
+	@$(PYTHON) scripts/make_env.py .venv "$(TORCH)"
+
+demo: env
+	@$(BIN)/python -m harness.chaos.demo
+
+test: env
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: env
+	$(BIN)/python -m pytest -m slow --exitfirst
+
+check: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p harness
+	$(BIN)/lint-imports
+
+fmt: env
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# From the root, so that the generated code says `from harness.wire import ...`.
+proto: env
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
+	  harness/wire/control.proto
+
+gpu-check: env
+	@$(BIN)/python scripts/gpu_check.py

@@ -1,0 +1,126 @@
+"""From settings to a `Job`, everything checked that can be checked before anything is started."""
+
+import os
+import sys
+from pathlib import Path
+
+from harness import rundir, script
+from harness.children import interpreter_flags
+from harness.config import Config, Job, Mode
+from harness.errors import UsageError
+from harness.placement import Placement, check_port_free, count_workers, place, rdzv_conf
+from harness.policy import Policy
+from harness.settings import parse_ranks
+
+UNDERSTOOD_RDZV_CONF = ("join_timeout", "timeout", "is_host")
+
+
+def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tuple[Job, Placement]:
+    """The job of this node and its place in the run. Raises UsageError."""
+    mode = _mode(config)
+    # PYTHON_EXEC is torchrun's variable for another interpreter.
+    python = os.environ.get("PYTHON_EXEC") or sys.executable
+    script.check(script_name, mode, same_python=python == sys.executable)
+    if config.text("run_name"):
+        rundir.check_name(config.text("run_name"))
+    placement = place(config)
+    workers = count_workers(config, python)
+    token = _token(config, placement)
+    if placement.head:
+        _check_ports(config, placement)
+    job = Job(
+        run="",
+        runs_dir=os.path.abspath(config.text("runs_dir") or config.text("log_dir") or "runs"),
+        script=script_name,
+        script_args=script_args,
+        mode=mode,
+        python=python,
+        python_flags=tuple(interpreter_flags()),
+        nnodes=placement.nnodes,
+        node_rank=placement.node_rank,
+        nproc_per_node=workers,
+        master_addr=placement.host,
+        master_port=placement.store_port,
+        policy=_policy(config),
+        chaos_allowed=config.flag("chaos_allowed"),
+        zygote=config.flag("zygote"),
+        controller=placement.bind if placement.head else placement.endpoint,
+        token=token,
+        run_id=config.text("rdzv_id"),
+        role=config.text("role"),
+        local_addr=config.text("local_addr"),
+        redirects=config.text("redirects"),
+        tee=config.text("tee"),
+        local_ranks_filter=_shown_ranks(config),
+        cwd=os.getcwd(),
+    )
+    return job, placement
+
+
+def notes(config: Config) -> list[str]:
+    """What was asked for and will have no effect, in words."""
+    return [
+        f"--rdzv-conf {key} means nothing here and is passed over"
+        for key in rdzv_conf(config)
+        if key not in UNDERSTOOD_RDZV_CONF
+    ]
+
+
+def _mode(config: Config) -> Mode:
+    if config.flag("module") and config.flag("no_python"):
+        raise UsageError("--no-python and --module exclude each other", help="leave one out")
+    return (
+        "module" if config.flag("module") else "command" if config.flag("no_python") else "script"
+    )
+
+
+def _policy(config: Config) -> Policy:
+    changes: dict[str, float] = {}
+    if config.given("shutdown_timeout") and not config.given("stop_grace"):
+        changes["stop_grace"] = float(config.text("shutdown_timeout"))
+    conf = rdzv_conf(config)
+    timeout = conf.get("join_timeout") or conf.get("timeout")
+    if timeout and not config.given("rendezvous_timeout"):
+        try:
+            changes["rendezvous_timeout"] = float(timeout)
+        except ValueError:
+            raise UsageError(
+                f"{config.origin('rdzv_conf')}: {timeout!r} is not a number of seconds"
+            ) from None
+    return config.policy(**changes)
+
+
+def _shown_ranks(config: Config) -> tuple[int, ...]:
+    try:
+        return parse_ranks(config.text("local_ranks_filter"))
+    except ValueError as error:
+        raise UsageError(
+            f"{config.origin('local_ranks_filter')}: {error}", help="for example 0,1 or 0-3"
+        ) from None
+
+
+def _token(config: Config, placement: Placement) -> str:
+    """The run's token; needed as soon as other machines can knock at the controller's door."""
+    path = config.text("token_file")
+    token = os.environ.get("HARNESS_TOKEN", "")
+    if path:
+        try:
+            token = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not a text"
+            raise UsageError(f"{config.origin('token_file')}: {path}: {why}") from None
+        if not token:
+            raise UsageError(f"{config.origin('token_file')}: {path} is empty")
+    if not token and not placement.loopback:
+        raise UsageError(
+            f"a run that meets at {placement.endpoint} needs a token: others can reach that port",
+            help="give the same secret to every node in HARNESS_TOKEN or with --token-file",
+        )
+    return token
+
+
+def _check_ports(config: Config, placement: Placement) -> None:
+    check_port_free(placement.host, placement.store_port, "--master-port")
+    host, _, port = placement.bind.rpartition(":")
+    option = "--rdzv-endpoint" if config.text("rdzv_endpoint") else "--master-port"
+    check_port_free(host.strip("[]"), int(port), option)

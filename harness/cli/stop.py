@@ -1,0 +1,20 @@
+"""`harness stop`: stop a run as Ctrl-C in its own terminal would."""
+
+import click
+
+from harness.cli.ask import ask
+from harness.orders import StopRun
+
+
+@click.command("stop", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("run", required=False)
+@click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
+def command(run: str | None, runs_dir: str | None) -> None:
+    """Stop RUN (a name, a directory or HOST:PORT): all workers get SIGTERM, then SIGKILL.
+
+    \b
+      harness stop
+      harness stop swift-otter-12
+    """
+    answer = ask(run, runs_dir, StopRun(why="harness stop", signal=0))
+    click.echo(answer or "stopping", err=True)

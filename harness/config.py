@@ -1,0 +1,240 @@
+"""Where the values of a run come from, and `Job`, what the launcher tells agent and controller.
+
+Precedence: command line > HARNESS_* > PET_* (torchrun's) > ./harness.toml > [tool.harness] in
+./pyproject.toml > ~/.config/harness/config.toml > default. Every value keeps its origin.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.errors import PlatformError, UsageError
+from harness.policy import Policy
+from harness.settings import BY_NAME, SETTINGS, Value, parse
+
+Mode = Literal["script", "module", "command"]
+NOT_SETTINGS = frozenset({"HARNESS_TOKEN"})
+"""Variables of ours that are no settings. A token in a file of settings would be shared too far."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one node is asked to run. The environment is inherited and not part of it.
+
+    `controller` is HOST:PORT, to bind on the head node and to join on the others; port 0 means
+    any. `master_port` 0 means any too. `node_rank` -1: the controller gives it. `run` is empty
+    on nodes that learn it from the controller. `redirects` and `tee` are as torchrun reads them.
+    """
+
+    run: str
+    runs_dir: str
+    script: str
+    script_args: tuple[str, ...] = ()
+    mode: Mode = "script"
+    python: str
+    python_flags: tuple[str, ...] = ()
+    nnodes: int = 1
+    node_rank: int = 0
+    nproc_per_node: int = 1
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0
+    policy: Policy = dataclasses.field(default_factory=Policy)
+    chaos_allowed: bool = False
+    zygote: bool = True
+    controller: str = "127.0.0.1:0"
+    token: str = ""
+    run_id: str = "none"
+    """torchrun's --rdzv-id: TORCHELASTIC_RUN_ID of the workers."""
+    role: str = "default"
+    local_addr: str = ""
+    redirects: str = "0"
+    tee: str = "0"
+    local_ranks_filter: tuple[int, ...] = ()
+    """Local ranks shown on the console; empty means all."""
+    cwd: str
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.runs_dir) / self.run
+
+    def write(self, path: Path | str) -> None:
+        """Write it as JSON, readable by its owner alone: it may hold the token."""
+        text = json.dumps(dataclasses.asdict(self), indent=1)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+    @classmethod
+    def read(cls, path: Path | str) -> "Job":
+        """The job in the file at `path`. Raises PlatformError when it holds none."""
+        try:
+            raw: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+            raw["policy"] = Policy(**raw["policy"])
+            for name in ("script_args", "python_flags", "local_ranks_filter"):
+                raw[name] = tuple(raw[name])
+            return cls(**raw)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise PlatformError(f"{path}: no job in it ({error})") from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A value and where it came from: an option, a variable, a file, or `default`."""
+
+    value: Value
+    origin: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Config:
+    """All settings of a run."""
+
+    values: Mapping[str, Origin]
+
+    def text(self, name: str) -> str:
+        value = self.values[name].value
+        return "" if value is None else str(value)
+
+    def flag(self, name: str) -> bool:
+        return bool(self.values[name].value)
+
+    def integer(self, name: str) -> int | None:
+        value = self.values[name].value
+        return None if value is None else int(value)
+
+    def origin(self, name: str) -> str:
+        return self.values[name].origin
+
+    def given(self, name: str) -> bool:
+        """Whether anybody set it."""
+        return self.values[name].origin != "default"
+
+    def as_json(self) -> dict[str, dict[str, Value]]:
+        return {
+            name: {"value": value.value, "origin": value.origin}
+            for name, value in self.values.items()
+        }
+
+    def policy(self, **changes: float) -> Policy:
+        values: dict[str, Any] = {
+            field.name: self.values[field.name].value
+            for field in dataclasses.fields(Policy)
+            if field.name in self.values
+        }
+        return Policy(**{**values, **changes})
+
+
+def resolve(
+    command_line: Mapping[str, str | bool],
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Config:
+    """The value of every setting. Raises UsageError on an unknown key or an impossible value.
+
+    `command_line` holds what was given there, by the setting's name.
+    """
+    environ = os.environ if environ is None else environ
+    layers = [
+        {
+            name: Origin(value=parse(BY_NAME[name], raw, origin), origin=origin)
+            for name, raw in command_line.items()
+            for origin in (BY_NAME[name].option,)
+        },
+        _from_environ(environ, "HARNESS_", lambda setting: True),
+        _from_environ(environ, "PET_", lambda setting: setting.pet),
+        *(_from_file(path, table) for path, table in config_files(environ, cwd or Path.cwd())),
+        {setting.name: Origin(value=setting.default, origin="default") for setting in SETTINGS},
+    ]
+    values: dict[str, Origin] = {}
+    for layer in reversed(layers):
+        values.update(layer)
+    return Config({setting.name: values[setting.name] for setting in SETTINGS})
+
+
+def config_files(environ: Mapping[str, str], cwd: Path) -> list[tuple[Path, tuple[str, ...]]]:
+    """The files that count, strongest first, each with the table to read in it."""
+    home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "~"), ".config")
+    candidates = [
+        (cwd / "harness.toml", ()),
+        (cwd / "pyproject.toml", ("tool", "harness")),
+        (Path(home).expanduser() / "harness" / "config.toml", ()),
+    ]
+    return [(path, table) for path, table in candidates if path.is_file()]
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """HARNESS_* variables that look like a mistyped setting, each with the likely one in words.
+
+    Others are left alone: a run started by a worker of another run inherits that one's.
+    """
+    found: list[str] = []
+    known = {f"HARNESS_{setting.name.upper()}" for setting in SETTINGS} | NOT_SETTINGS
+    for name in sorted(environ):
+        if name.startswith("HARNESS_") and name not in known:
+            likely = _closest(name, known)
+            if likely:
+                found.append(f"{name} is not a setting and does nothing; did you mean {likely}?")
+    return found
+
+
+def write_config(path: Path, config: Config, **facts: object) -> None:
+    """The effective configuration with origins, and `facts` of this launch, as JSON."""
+    data = {"schema": 1, **facts, "settings": config.as_json()}
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _from_environ(environ: Mapping[str, str], prefix: str, wanted: Any) -> dict[str, Origin]:
+    layer: dict[str, Origin] = {}
+    for setting in SETTINGS:
+        variable = prefix + setting.name.upper()
+        if wanted(setting) and variable in environ:
+            value = parse(setting, environ[variable], variable)
+            layer[setting.name] = Origin(value=value, origin=variable)
+    return layer
+
+
+def _from_file(path: Path, table: tuple[str, ...]) -> dict[str, Origin]:
+    layer: dict[str, Origin] = {}
+    for key, raw in _read_toml(path, table).items():
+        name = key.replace("-", "_")
+        if name not in BY_NAME:
+            likely = _closest(name, BY_NAME)
+            raise UsageError(
+                f"{path}: unknown key {'.'.join((*table, key))!r}",
+                help=f"did you mean {likely}?" if likely else "see harness run --help-all",
+            )
+        layer[name] = Origin(value=parse(BY_NAME[name], raw, f"{path}: {key}"), origin=str(path))
+    return layer
+
+
+def _read_toml(path: Path, table: tuple[str, ...]) -> dict[str, Any]:
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        text = path.read_text(encoding="utf-8")
+        if ".".join(table) not in text:
+            return {}  # others' business, even when it is broken
+        data: Any = tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    for part in table:
+        data = data.get(part, {})
+        if not isinstance(data, dict):
+            return {}
+    result: dict[str, Any] = data
+    return result
+
+
+def _closest(name: str, known: Any) -> str:
+    import difflib
+
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    return matches[0] if matches else ""

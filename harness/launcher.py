@@ -1,0 +1,319 @@
+"""The parent of all that lives on a node: it starts controller and agent, restarts the controller,
+hands on signals, and leaves nothing behind. No torch, no grpc, one thread.
+
+It decides nothing about the run. It guarantees that the tree below it ends: it adopts orphans, so
+nothing escapes it, and its own death is a signal to both children.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import processes, rundir
+from harness.children import Child, Children, signal_name
+from harness.config import Job
+from harness.errors import ExitCode, NodeFailure, PlatformError, UsageError
+
+CONTROLLER_RESTARTS_PER_MINUTE = 5
+READY_SECONDS = 30.0
+"""Longest wait for a controller to listen, a cold import of its libraries included."""
+HARD_STOP_AFTER_GRACE = 1.5
+CLOSING_SECONDS = 2.0
+"""What the controller gets to write down how the run ended, once the agent is gone."""
+
+
+def say(text: str) -> None:
+    """One line to the user."""
+    with contextlib.suppress(OSError):
+        print(f"harness: {text}", file=sys.stderr, flush=True)
+
+
+class Launcher:
+    """Runs one node's part of a job to its end. Use it once, in the main thread."""
+
+    def __init__(self, job: Job, *, run_dir: Path | None) -> None:
+        """`run_dir` is the run's directory on the head node, None on the others."""
+        self.job = job
+        self.run_dir = run_dir
+        self.address = job.controller
+        self.children = Children()
+        self.agent: Child | None = None
+        self.controller: Child | None = None
+        self.controller_starts: list[float] = []
+        self.controller_due: float | None = None
+        """When to start it again; None while it lives."""
+        self.ready: dict[str, str] | None = None
+        """The newest controller's first words: where it listens, or why it cannot."""
+        self.stop_signal = 0
+        self.stop_deadline = 0.0
+        self.stop_forwarded = False
+        self.kill_now = False
+        self.began = time.monotonic()
+
+    # --- from start to end ---------------------------------------------------------------------
+
+    def run(self) -> int:
+        """The exit code of `harness run` on this node."""
+        runtime_dir = Path(tempfile.mkdtemp(prefix="harness-"))
+        try:
+            with self.children:
+                try:
+                    self.job.write(runtime_dir / "job.json")
+                    return self._run(runtime_dir)
+                finally:
+                    left = self.children.kill_all()
+                    if left:
+                        say(f"could not kill {sorted(left)}: stuck in the kernel")
+        finally:
+            shutil.rmtree(runtime_dir, ignore_errors=True)
+
+    def _run(self, runtime_dir: Path) -> int:
+        if self.run_dir is None:
+            self._wait_for_head()
+        else:
+            self._start_controller(self.run_dir)
+            self._wait_until_ready()
+            rundir.link_latest(Path(self.job.runs_dir), self.job.run)
+            say(f"run {self.job.run}: {self._size()}, in {os.path.relpath(self.run_dir)}")
+        if self.stop_signal:
+            return self._end_by_force(self._stopped_code)
+        self.agent = self.children.spawn(
+            "harness.agent",
+            ["--runtime-dir", str(runtime_dir), "--controller", self._agent_target()],
+            death_signal=signal.SIGUSR2,
+            # Until it asks for them itself: an early Ctrl-C is kept for it, see _forward_stop.
+            ignored=(signal.SIGINT, signal.SIGTERM),
+        )
+        return self._watch(self.agent)
+
+    def _size(self) -> str:
+        ranks, nodes = self.job.nproc_per_node * self.job.nnodes, self.job.nnodes
+        if nodes == 1:
+            return "1 rank" if ranks == 1 else f"{ranks} ranks"
+        # Nodes may differ in size; only this one's is known before they join.
+        return f"{nodes} nodes, {self.job.nproc_per_node} ranks on this one"
+
+    def _watch(self, agent: Child) -> int:
+        """Until the agent is gone, one way or another."""
+        while agent.status is None:
+            if self.kill_now:
+                return self._end_by_force(self._stopped_code)
+            if self.stop_signal:
+                self._forward_stop(agent)
+                if time.monotonic() > self.stop_deadline:
+                    say("the clean stop took too long; killing what is left")
+                    return self._end_by_force(self._stopped_code)
+            if not self._tend_controller():
+                return self._end_by_force(ExitCode.INTERNAL)
+            self._poll(self._patience())
+        return self._agent_ended(agent, agent.status)
+
+    def _patience(self) -> float | None:
+        if self.stop_signal and not self.stop_forwarded:
+            return 0.02
+        due = [self.stop_deadline] if self.stop_signal else []
+        if self.controller_due is not None:
+            due.append(self.controller_due)
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _poll(self, timeout: float | None) -> None:
+        self.children.poll(timeout)
+        while self.children.signals:
+            self._signalled(self.children.signals.pop(0))
+
+    def _signalled(self, number: int) -> None:
+        if self.stop_signal:
+            self.kill_now = self.kill_now or number == signal.SIGINT
+            return
+        self.stop_signal = number
+        self.stop_deadline = time.monotonic() + self.job.policy.stop_grace + HARD_STOP_AFTER_GRACE
+        again = "; Ctrl-C again kills at once" if number == signal.SIGINT else ""
+        say(f"{signal_name(number)}: stopping the run{again}")
+
+    @property
+    def _stopped_code(self) -> int:
+        return ExitCode.INTERRUPTED if self.stop_signal == signal.SIGINT else ExitCode.TERMINATED
+
+    # --- the controller ------------------------------------------------------------------------
+
+    def _start_controller(self, run_dir: Path) -> None:
+        self.job.write(run_dir / "job.json")
+        self.controller_starts.append(time.monotonic())
+        self.controller_due = None
+        self.ready = None
+        read_end, write_end = os.pipe()
+        self.controller = self.children.spawn(
+            "harness.controller",
+            ["--run-dir", str(run_dir), "--bind", self.address, "--ready-fd", str(write_end)],
+            death_signal=signal.SIGKILL,
+            talk=True,
+            output=run_dir / "controller.log",
+            pass_fds=(write_end,),
+        )
+        os.close(write_end)
+        self.children.read_line(read_end, self._controller_ready)
+
+    def _controller_ready(self, line: bytes) -> None:
+        with contextlib.suppress(ValueError):
+            self.ready = json.loads(line)
+            if self.ready is not None and "address" in self.ready:
+                self.address = self.ready["address"]
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        controller = self.controller
+        assert controller is not None
+        while self.ready is None and controller.status is None and not self.stop_signal:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise PlatformError(
+                    f"the controller did not start within {READY_SECONDS:g} s",
+                    help=f"see {self._controller_log}",
+                )
+            self._poll(left)
+        if self.ready is not None and "error" in self.ready:
+            raise UsageError(self.ready["error"], help=self.ready.get("help"))
+        if self.ready is None and not self.stop_signal:
+            raise PlatformError(
+                f"the controller did not start ({controller.ended_how})",
+                help=f"see {self._controller_log}",
+            )
+
+    @property
+    def _controller_log(self) -> str:
+        return os.path.relpath((self.run_dir or Path()) / "controller.log")
+
+    def _tend_controller(self) -> bool:
+        """Start it again when it has died; False when that has been done too often."""
+        controller, now = self.controller, time.monotonic()
+        if controller is None or self.run_dir is None or controller.status in (None, 0):
+            return True
+        if self.controller_due is None:
+            self.controller_starts = [at for at in self.controller_starts if now - at < 60.0]
+            recent = len(self.controller_starts)
+            if recent > CONTROLLER_RESTARTS_PER_MINUTE:
+                say(f"the controller keeps dying ({controller.ended_how})")
+                say(f"see {self._controller_log}")
+                return False
+            say(f"the controller died ({controller.ended_how}); starting it again, workers go on")
+            # One that could not have its port back yet must not use up its chances in a blink.
+            self.controller_due = now + (0.5 if recent > 1 else 0.0)
+        if now >= self.controller_due:
+            self._start_controller(self.run_dir)
+        return True
+
+    def _wait_for_controller(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.controller is not None and self.controller.status is None:
+            left = deadline - time.monotonic()
+            if left <= 0 or self.kill_now:
+                return
+            self._poll(left)
+
+    # --- another node's controller -------------------------------------------------------------
+
+    def _wait_for_head(self) -> None:
+        """Until somebody listens at the meeting place. Raises NodeFailure when nobody ever does."""
+        host, _, port = self.address.rpartition(":")
+        patience = self.job.policy.rendezvous_timeout
+        told = False
+        while not self.stop_signal:
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+                return
+            except OSError as error:
+                why = error.strerror or str(error)
+            waited = time.monotonic() - self.began
+            if waited > patience:
+                raise NodeFailure(
+                    f"nobody listens at {self.address} after {patience:g} s ({why})",
+                    help="start the head (--node-rank 0), or look at the address and the firewall",
+                )
+            if waited > 3.0 and not told:
+                say(f"waiting for the head at {self.address} ({why}), up to {patience:g} s")
+                told = True
+            self._poll(0.1)
+
+    # --- the agent -----------------------------------------------------------------------------
+
+    def _agent_target(self) -> str:
+        host, _, port = self.address.rpartition(":")
+        return f"127.0.0.1:{port}" if host == "0.0.0.0" else self.address
+
+    def _forward_stop(self, agent: Child) -> None:
+        """Hand the stop on as soon as the agent listens to it."""
+        number = signal.SIGINT if self.stop_signal == signal.SIGINT else signal.SIGTERM
+        if not self.stop_forwarded and processes.catches(agent.pid, number):
+            agent.kill(number)
+            self.stop_forwarded = True
+
+    def _agent_ended(self, agent: Child, status: int) -> int:
+        explained = (ExitCode.USAGE, ExitCode.INTERNAL, ExitCode.NODE_LOST)
+        clean = self.run_dir is None or bool(self._run_ended()) or status in explained
+        if status >= 0 and clean:
+            self.children.kill_all(self._spared)
+            self._wait_for_controller(CLOSING_SECONDS + 1.0)
+            self._say_end(status)
+            return status
+        say(f"the agent died ({agent.ended_how}); its workers die with it")
+        return self._end_by_force(self._stopped_code if self.stop_signal else ExitCode.NODE_LOST)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    @property
+    def _spared(self) -> tuple[Child, ...]:
+        return (self.controller,) if self.controller is not None else ()
+
+    def _end_by_force(self, exit_code: int) -> int:
+        """Kill all but the controller and let that one close the books."""
+        agent = self.agent
+        why = "never started" if agent is None else agent.ended_how
+        if agent is not None and agent.status is None:
+            why = "killed by the launcher, which was told to stop"
+        self.children.kill_all(self._spared)
+        if self.controller is not None:
+            pid = 0 if agent is None else agent.pid
+            gone = {"type": "agent_gone", "node_rank": self.job.node_rank, "pid": pid, "why": why}
+            self.controller.tell(json.dumps(gone).encode())
+            others = self.job.policy.stop_grace if self.job.nnodes > 1 else 0.0
+            hurry = self.kill_now or agent is None
+            self.kill_now = False
+            self._wait_for_controller(0.5 if hurry else CLOSING_SECONDS + others)
+        self._say_end(exit_code)
+        return exit_code
+
+    def _say_end(self, exit_code: int) -> None:
+        took = f"after {time.monotonic() - self.began:.1f} s"
+        code = f" (exit code {int(exit_code)})" if exit_code else ""
+        if self.run_dir is None:
+            say(f"this node left the run {took}{code}")
+            return
+        ended = self._run_ended()
+        outcome = ended.get("outcome") or ("stopped" if self.stop_signal else "failed")
+        reason = f": {ended['reason']}" if outcome == "failed" and ended.get("reason") else ""
+        say(f"{self.job.run} {outcome} {took}{code}{reason}")
+
+    def _run_ended(self) -> dict[str, Any]:
+        """The journal's RunEnded; empty while there is none."""
+        try:
+            with ((self.run_dir or Path()) / "journal.jsonl").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 262_144))
+                lines = file.read().splitlines()
+        except OSError:
+            return {}
+        for line in reversed(lines):
+            if b'"RunEnded"' in line:
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    record = json.loads(line)
+                    if record["type"] == "RunEnded":
+                        event: dict[str, Any] = record["event"]
+                        return event
+        return {}
