@@ -158,7 +158,7 @@ def contents(reader: FileSystemReader) -> dict[str, TensorStorageMetadata]:
 def load_alone(tensors: dict[str, torch.Tensor], reader: FileSystemReader) -> None:
     """Fill these tensors from a checkpoint without a word to the other ranks."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*no_dist.*")
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         load(tensors, storage_reader=reader, no_dist=True)
 
 

@@ -1,0 +1,142 @@
+"""The configuration: what it accepts, and the one line for everything it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.trainer.config import (
+    SECTIONS,
+    ConfigError,
+    Layout,
+    Place,
+    flag_of,
+    layout,
+    parse,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_defaults_fit_one_process() -> None:
+    assert layout(parse([]), 1) == Layout(pp=1, dp_replicate=1, dp_shard=1, tp=1)
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[optim]\nlr = 1\nsteps = 7\nwarmup = 3\n[run]\ndevice = "cpu"\n')
+    config = parse(["--config", str(file), "--steps", "9", "--tied", "--no-deterministic"])
+    assert (config.optim.lr, config.optim.steps, config.optim.warmup) == (1.0, 9, 3)
+    assert config.model.tied
+    assert config.run.device == "cpu"
+    assert config.run.deterministic is False
+
+
+def test_the_demo_is_dp2_tp2_pp2() -> None:
+    config = parse(["--config", str(ROOT / "trainer" / "demo.toml")])
+    assert layout(config, 8) == Layout(pp=2, dp_replicate=2, dp_shard=1, tp=2)
+
+
+def test_what_tp_and_pp_leave_is_data_parallel() -> None:
+    config = parse(["--tp", "2", "--dp-shard", "2"])
+    assert layout(config, 8) == Layout(pp=1, dp_replicate=2, dp_shard=2, tp=2)
+
+
+def test_every_flag_is_in_the_documentation() -> None:
+    table = (ROOT / "docs" / "trainer.md").read_text(encoding="utf-8")
+    for cls in SECTIONS.values():
+        for field in dataclasses.fields(cls):
+            assert f"`{flag_of(field)}`" in table
+            assert str(field.metadata["help"]) in table
+
+
+REFUSED_FLAGS = [
+    ("--tp 3", r"--tp 3: heads 4 cannot be split into 3 equal parts"),
+    ("--tp 3 --heads 3 --d-model 96", r"--tp 3: ffn width 256 cannot"),
+    ("--tp 2 --seq-len 33", r"--tp 2: seq_len 33 cannot"),
+    ("--tp 3 --heads 3 --d-model 96 --ffn 96 --seq-len 96", r"vocabulary 256 cannot"),
+    ("--heads 3", r"--heads 3: d_model 128 is not a multiple"),
+    ("--d-model 12", r"heads of 3, rotary positions need an even size"),
+    ("--pp 3 --micro-batches 3", r"--pp 3: 4 layers cannot be split into 3 equal stages"),
+    ("--pp 2", r"--micro-batches 1: 1F1B over 2 stages needs at least 2"),
+    ("--pp 2 --micro-batches 2 --tied", r"--tied with --pp 2: .*; use --no-tied"),
+    ("--dp 2 --dp-shard 3", r"--dp-shard 3: dp 2 is not a multiple"),
+    ("--warmup 101", r"--warmup 101: there are only 100 steps"),
+    ("--checkpoint-every 5", r"--checkpoint-every 5 needs --checkpoint-dir"),
+    ("--stepz 3", r"unknown argument --stepz; did you mean --steps\?"),
+    ("--step 3", r"unknown argument --step; did you mean --steps\?"),
+    ("extra", r"unknown argument extra"),
+    ("--layers many", r"--layers: invalid int value: 'many'"),
+    ("--layers 0", r"--layers must be at least 1, not 0"),
+    ("--lr 0", r"--lr must be above 0, not 0"),
+    ("--lr nan", r"--lr must be a number, not nan"),
+    ("--min-lr 2", r"--min-lr must be at most 1, not 2"),
+    ("--device tpu", r"--device must be one of auto, cpu, cuda, not 'tpu'"),
+    ("--seed", r"--seed: expected one argument"),
+    ("--config /nowhere.toml", r"--config /nowhere.toml: No such file"),
+]
+
+
+@pytest.mark.parametrize(("flags", "why"), REFUSED_FLAGS)
+def test_wrong_flags_get_one_line(flags: str, why: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(flags.split())
+    assert re.search(why, str(error.value))
+    assert "\n" not in str(error.value)
+
+
+REFUSED_FILES = [
+    ("[modle]\n", r"unknown section \[modle\]; did you mean model\?"),
+    ("[model]\nd_modle = 1\n", r"unknown key d_modle in \[model\]; did you mean d_model\?"),
+    ("[model]\nlayers = '4'\n", r"\[model\] layers must be an integer, not '4'"),
+    ("[model]\nlayers = 4.0\n", r"\[model\] layers must be an integer, not 4.0"),
+    ("[model]\nlayers = true\n", r"\[model\] layers must be an integer, not True"),
+    ("[model]\ntied = 1\n", r"\[model\] tied must be true or false, not 1"),
+    ("[optim]\nlr = 'fast'\n", r"\[optim\] lr must be a number, not 'fast'"),
+    ("[data]\npath = 3\n", r"\[data\] path must be a text, not 3"),
+    ("model = 3\n", r"model must be a section"),
+    ("[model\n", r"not TOML: .*line 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), REFUSED_FILES)
+def test_wrong_files_get_one_line(text: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        parse(["--config", str(file)])
+    assert re.search(why, str(error.value))
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+REFUSED_WORLDS = [
+    ("--tp 2 --pp 2 --micro-batches 2", 6, r"tp 2 x pp 2 needs a multiple of 4 ranks, there are 6"),
+    ("--dp 2 --tp 2", 8, r"dp 2 x tp 2 x pp 1 needs 4 ranks, there are 8"),
+    ("--dp-shard 3", 4, r"--dp-shard 3: dp 4 is not a multiple"),
+    ("--global-batch 6", 4, r"--global-batch 6: not a multiple of dp 4 x 1 micro-batches"),
+    ("--micro-batches 3", 1, r"--global-batch 8: not a multiple of dp 1 x 3 micro-batches"),
+]
+
+
+@pytest.mark.parametrize(("flags", "world_size", "why"), REFUSED_WORLDS)
+def test_wrong_worlds_get_one_line(flags: str, world_size: int, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        layout(parse(flags.split()), world_size)
+
+
+def test_place_is_read_from_the_worker_environment() -> None:
+    assert Place.from_env({}) == Place()
+    env = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    assert Place.from_env(env) == Place(rank=5, local_rank=1, world_size=8, launched=True)
+
+
+@pytest.mark.parametrize(
+    "env", [{"RANK": "0"}, {"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}]
+)
+def test_a_broken_worker_environment_is_refused(env: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        Place.from_env(env)

@@ -1,0 +1,70 @@
+"""A run that loses a rank and is started again ends bit-equal to one that does not."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.trainer import compare
+
+if TYPE_CHECKING:
+    from tests.trainer.conftest import Launch
+
+
+def exact(steps: list[dict[str, Any]] | None) -> list[tuple[int, float, float]]:
+    assert steps is not None
+    return [(s["step"], s["loss"], s["grad_norm"]) for s in steps]
+
+
+def kill_and_resume(launch: Launch, tmp_path: Path, ranks: int, *flags: str) -> None:
+    def run(name: str, kill: tuple[int, int] | None = None) -> Any:
+        folder = ("--checkpoint-dir", str(tmp_path / name), "--checkpoint-every", "2")
+        return launch(ranks, *flags, *folder, kill=kill)
+
+    undisturbed = run("a")
+    assert undisturbed.codes == [0] * ranks, undisturbed.err
+    killed = run("b", kill=(1, 3))
+    assert killed.codes[1] == -signal.SIGKILL
+    assert 0 not in killed.codes
+    assert "step 3/5" in killed.out[0]
+    resumed = run("b")
+    assert resumed.codes == [0] * ranks, resumed.err
+    assert f"resumed after step 2 from {tmp_path / 'b' / 'step-000002'}" in resumed.out[0]
+    for before, after in zip(undisturbed.steps, resumed.steps, strict=True):
+        assert exact(after) == exact(before)[2:]
+    assert compare.main([str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+
+
+def test_4_ranks_pp_and_zero3(launch: Launch, tmp_path: Path) -> None:
+    kill_and_resume(launch, tmp_path, 4, "--pp", "2", "--micro-batches", "2", "--dp-shard", "2")
+
+
+@pytest.mark.slow
+def test_2_ranks_tp(launch: Launch, tmp_path: Path) -> None:
+    kill_and_resume(launch, tmp_path, 2, "--tp", "2", "--layers", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", ["1", "2"])
+def test_8_ranks_3d(launch: Launch, tmp_path: Path, shard: str) -> None:
+    flags = ("--tp", "2", "--pp", "2", "--micro-batches", "2", "--dp-shard", shard)
+    kill_and_resume(launch, tmp_path, 8, *flags)
+
+
+def test_another_layout_continues_the_same_curve(launch: Launch, tmp_path: Path) -> None:
+    folder = ("--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "2")
+    whole = exact(launch(1).steps[0])
+    first = launch(2, *folder, "--dp-shard", "2", kill=(0, 3))
+    assert "checkpoint" in first.out[0]
+    second = launch(1, *folder)
+    assert second.codes == [0], second.err
+    for (step, loss, norm), reference in zip(exact(second.steps[0]), whole[2:], strict=True):
+        assert step == reference[0]
+        assert loss == pytest.approx(reference[1], abs=1e-5)
+        assert norm == pytest.approx(reference[2], abs=1e-5)
+    third = launch(2, *folder, "--pp", "2", "--micro-batches", "2")
+    assert third.codes == [0, 0], third.err
+    assert "nothing to do: step 5 of 5 is done" in third.out[0]
