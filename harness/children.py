@@ -72,8 +72,21 @@ def signal_name(number: int) -> str:
 
 
 def interpreter_flags() -> list[str]:
-    """The flags this interpreter was started with (-X, -W, -O...), to start another one alike."""
-    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags")()  # noqa: B009
+    """The flags this interpreter was given on its command line (-X, -W, -O...)."""
+    flags: list[str] = []
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if not word.startswith("-") or word in ("-", "--"):
+            break
+        if word[:2] in ("-X", "-W"):
+            flags += [word] if len(word) > 2 else [word, next(words, "")]
+            continue
+        # -Om harness is -O -m harness; what follows m or c is no flag any more.
+        plain = min((word.index(letter) for letter in "mc" if letter in word), default=len(word))
+        if plain > 1:
+            flags.append(word[:plain])
+        if plain < len(word):
+            break
     return flags
 
 
@@ -137,7 +150,7 @@ class Children:
             log = stack.enter_context(output.open("ab")) if output is not None else None
             root = str(Path(__file__).resolve().parent.parent)
             process = subprocess.Popen(
-                [sys.executable, *interpreter_flags(), "-c", _ENTRY, root, module, *arguments],
+                [sys.executable, "-c", _ENTRY, root, module, *arguments],
                 stdin=subprocess.PIPE if talk else None,
                 stdout=log,
                 stderr=log,

@@ -27,7 +27,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
-            likely = closest(args[0], COMMANDS)
+            likely = closest(args[0], COMMANDS, likeness=0.6)
             raise click.UsageError(
                 f"no such command: {args[0]}\n"
                 + (f"did you mean {likely}?" if likely else "see harness --help")
@@ -60,11 +60,11 @@ def harness(ctx: click.Context, debug: bool) -> None:
         click.echo(help_text())
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """The known word most like `word`, or nothing."""
+def closest(word: str, known: Iterable[str], *, likeness: float = 0.7) -> str:
+    """The known word most like `word`, or nothing. `likeness` is difflib's ratio."""
     import difflib
 
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)
     return matches[0] if matches else ""
 
 

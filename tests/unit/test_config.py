@@ -46,7 +46,11 @@ def test_pet_counts_only_for_what_torchrun_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "help"),
     [
-        ("max_restart = 1", "harness.toml: unknown key 'max_restart'", "did you mean max_restarts?"),
+        (
+            "max_restart = 1",
+            "harness.toml: unknown key 'max_restart'",
+            "did you mean max_restarts?",
+        ),
         ("[run]\nx = 1", "harness.toml: unknown key 'run'", None),
         ("max_restarts = 'many'", "harness.toml: max_restarts: 'many' is not a whole number", None),
         ("max_restarts = 1.5", "harness.toml: max_restarts: 1.5 is not a whole number", None),

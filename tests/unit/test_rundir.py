@@ -33,7 +33,7 @@ def test_a_bad_name_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot make a run directory in .*runs: Not a directory"):
+    with pytest.raises(UsageError, match=r"cannot make a run directory in .*runs: Not a directory"):
         rundir.create(tmp_path / "file" / "runs", "")
 
 

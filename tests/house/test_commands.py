@@ -1,0 +1,157 @@
+"""The command line as a whole: what is imported, what help says, which flags there are."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from harness.cli import COMMANDS, group, help_text
+from harness.cli.run import command as run_command
+from harness.settings import REFUSED, SETTINGS
+
+HEAVY = {"torch", "grpc", "google", "msgspec", "psutil", "textual", "pydantic", "numpy"}
+
+# Adding, renaming or removing an option is a decision: it changes this list and the changelog.
+FLAGS = """\
+--agent-timeout --chaos-allowed --controller-timeout --dry-run --evidence-budget --help-all
+--local-addr --local-ranks-filter --log-dir --master-addr --master-port --max-restarts --module
+--monitor-interval --nnodes --no-python --no-zygote --node-rank --nproc-per-node --pulse-interval
+--rdzv-backend --rdzv-conf --rdzv-endpoint --rdzv-id --redirects --rendezvous-timeout
+--restart-window --role --run-name --run-path --runs-dir --same-failure-limit --settle
+--shutdown-timeout --standalone --start-method --stop-grace --stop-limit --tee --token-file
+"""
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """Modules that `harness ARGUMENTS` has imported when it ends."""
+    code = (
+        "import sys\nfrom harness.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+def test_help_imports_next_to_nothing() -> None:
+    assert (HEAVY | {"click", "asyncio"}).isdisjoint(imported_by("--help"))
+
+
+@pytest.mark.parametrize("arguments", [("run", "--help"), ("run", "--help-all"), ("--version",)])
+def test_help_of_run_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    assert HEAVY.isdisjoint(imported_by(*arguments))
+
+
+def test_a_dry_run_imports_nothing_heavy(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    assert HEAVY.isdisjoint(imported_by("run", "--dry-run", str(script)))
+
+
+def test_help_is_short_and_narrow(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, most in ((["--help"], 25), (["run", "--help"], 45), (["run", "--help-all"], 99)):
+        assert group.call(arguments) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) <= most
+        assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_is_there_and_tells_about_itself(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"  {name} " in help_text()
+    assert group.call([name, "--help"]) == 0
+    assert f"Usage: harness {name}" in capsys.readouterr().out
+
+
+def test_the_flags_of_run_are_frozen() -> None:
+    flags = {
+        option
+        for parameter in run_command.params
+        for option in parameter.opts
+        if option.startswith("--") and "_" not in option
+    }
+    refused = {f"--{name.replace('_', '-')}" for name in REFUSED}
+    assert flags - refused == set(FLAGS.split())
+
+
+def test_every_option_has_its_line_in_the_whole_help(capsys: pytest.CaptureFixture[str]) -> None:
+    group.call(["run", "--help-all"])
+    text = capsys.readouterr().out
+    assert [s.option for s in SETTINGS if f" {s.option}" not in text] == []
+
+
+def test_a_torchrun_line_is_understood() -> None:
+    torchrun = pytest.importorskip("torch.distributed.run")
+    ours = {option for parameter in run_command.params for option in parameter.opts}
+    parser = torchrun.get_args_parser()
+    theirs = {option for action in parser._actions for option in action.option_strings}
+    assert theirs - ours - {"-h", "--help"} == set()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:
+    code = group.call(list(arguments))
+    return code, capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "help"),
+    [
+        (["rum"], "no such command: rum", "did you mean run?"),
+        (["--verison"], "no such option: --verison", "did you mean --version?"),
+        (["run"], "no script given", "for example: harness run train.py"),
+        (
+            ["run", "--nproc-pr-node", "3", "x.py"],
+            "no such option: --nproc-pr-node",
+            "did you mean --nproc-per-node?",
+        ),
+        (
+            ["run", "--nproc_pr_node", "3", "x.py"],
+            "no such option: --nproc_pr_node",
+            "did you mean --nproc-per-node?",
+        ),
+        (
+            ["run", "--lr", "3", "x.py"],
+            "no such option: --lr",
+            "see harness run --help; the script's own options go after the script",
+        ),
+        (
+            ["run", "--nproc-per-node"],
+            "option '--nproc-per-node' requires an argument",
+            "see harness run --help",
+        ),
+        (
+            ["run", "--numa-binding", "node", "x.py"],
+            "--numa-binding is not supported",
+            "bind with numactl inside the script",
+        ),
+    ],
+)
+def test_a_wrong_line_is_answered_in_two(
+    arguments: list[str], error: str, help: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, *arguments) == (2, [f"error: {error}", f"help: {help}"])
+
+
+def test_a_bug_of_ours_is_one_line_and_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @click.command("run")
+    def broken() -> None:
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("harness.cli.run.command", broken)
+    code, lines = run(capsys, "run")
+    assert code == 70
+    assert lines[0] == "error: a bug in Harness: RuntimeError: first line"
+    (report,) = tmp_path.glob("harness-bug-*.txt")
+    assert str(report) in lines[1]
+    assert "second line" in report.read_text()
+    code, lines = run(capsys, "--debug", "run")
+    assert lines[0] == "Traceback (most recent call last):"

@@ -1,0 +1,49 @@
+"""The house rules that tools can check."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+def test_what_may_import_what() -> None:
+    done = subprocess.run(
+        [str(BIN / "lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_links_are_relative_and_lead_to_the_folders() -> None:
+    for name in ("agent", "tui", "chaos", "trainer"):
+        link = ROOT / "harness" / name
+        assert link.is_symlink(), name
+        assert str(link.readlink()) == f"../{name}"
+        assert (link / "__init__.py").is_file()
+
+
+def test_importing_harness_is_light() -> None:
+    heavy = {"torch", "grpc", "google", "msgspec", "psutil", "textual", "click", "asyncio"}
+    code = "import harness, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert heavy.isdisjoint(done.stdout.split())
+
+
+def test_the_generated_code_is_fresh(tmp_path: Path) -> None:
+    names = ("control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py")
+    outs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", "-I", ".", *outs, "harness/wire/control.proto"],
+        cwd=ROOT,
+        check=True,
+    )
+    for name in names:
+        fresh = (tmp_path / "harness" / "wire" / name).read_text()
+        assert (ROOT / "harness" / "wire" / name).read_text() == fresh, f"{name}: run make proto"
