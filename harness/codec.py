@@ -57,20 +57,22 @@ def _tag(value: Any) -> dict[str, Any]:
 
 def _untag(raw: Any, union: Any) -> Any:
     members = _TAGGED[union]
-    if not isinstance(raw, dict) or raw.get("type") not in members:
-        name = raw.get("type") if isinstance(raw, dict) else raw
-        raise CodecError(f"unknown kind of order or command: {name!r}")
+    name = raw.get("type") if isinstance(raw, dict) else raw
+    if not isinstance(name, str) or name not in members:
+        raise CodecError(f"unknown kind of order or command: {name!r}"[:200])
     fields = {key: value for key, value in raw.items() if key != "type"}
-    return msgspec.convert(fields, members[raw["type"]])
+    return msgspec.convert(fields, members[name])
 
 
 def _decode_event(name: str, raw: msgspec.Raw) -> Event:
     cls = _EVENTS.get(name)
     if cls is None:
-        raise CodecError(f"unknown kind of event: {name!r} (written by a newer version?)")
+        raise CodecError(f"unknown kind of event: {name[:80]!r} (written by a newer version?)")
     if not _tagged_fields(cls):
         return typing.cast(Event, _decoder(cls).decode(raw))
-    values = msgspec.json.decode(raw)
+    values: Any = msgspec.json.decode(raw)
+    if not isinstance(values, dict):
+        raise CodecError(f"{name}: expected an object")
     hints = _hints(cls)
     known = {field.name for field in dataclasses.fields(cls)}
     fields = {
@@ -89,7 +91,8 @@ def _decode_event(name: str, raw: msgspec.Raw) -> Event:
 def encode(record: Record) -> bytes:
     """One record as JSON, without a line end."""
     event: Any = record.event
-    tagged = _tagged_fields(type(event))
+    cls: Any = type(event)
+    tagged = _tagged_fields(cls)
     if tagged:
         event = {
             field.name: _tag(getattr(event, field.name))
@@ -112,7 +115,7 @@ def decode(line: bytes) -> Record:
     try:
         raw = _decoder(_Line).decode(line)
         event = _decode_event(raw.type, raw.event)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise CodecError(str(error)) from None
     return Record(stamp=raw.stamp, event=event, extra=raw.extra)
 
@@ -136,5 +139,5 @@ def decode_command(data: bytes) -> Command:
 def _decode_tagged(data: bytes, union: Any) -> Any:
     try:
         return _untag(msgspec.json.decode(data), union)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise CodecError(str(error)) from None

@@ -1,0 +1,191 @@
+"""One controller process from its first to its last line: opens the port, resumes or begins the
+journal, serves until the run has ended or its launcher is gone."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from harness import events as e
+from harness.config import Job
+from harness.controller.incident_files import IncidentFiles, Reporter, replace_file
+from harness.controller.launcher_line import launcher_lines
+from harness.controller.loop import Decider, Loop
+from harness.controller.service import serve
+from harness.controller.upkeep import keep_durable, notice_silence
+from harness.errors import ExitCode, HarnessError
+from harness.journal import FILE_NAME, JournalWriter
+from harness.wire.server import open_server
+
+log = logging.getLogger("harness.controller")
+
+_FAREWELL_SECONDS = 2.0
+_STREAMS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line of the controller. `ready_fd` -1: nobody waits for the ready line."""
+
+    run_dir: Path
+    bind: str
+    ready_fd: int = -1
+
+
+def run_controller(options: Options, decider: Decider, reporter: Reporter) -> int:
+    """Be the controller of a run; the exit code.
+
+    The ready line goes to `options.ready_fd`; foreseeable errors are one line on stderr, all
+    else goes to `controller.log` in the run directory.
+    """
+    ready = _ReadyLine(options.ready_fd)
+    try:
+        _log_to(options.run_dir / "controller.log")
+        return asyncio.run(_run(options, ready, decider, reporter))
+    except HarnessError as error:
+        log.error("%s", error.message)
+        ready.tell({"error": error.message, "help": error.help or ""})
+        _say_on_stderr(error.message)
+        return error.exit_code
+    except Exception as error:
+        log.exception("the controller failed")
+        what = f"the controller failed: {type(error).__name__}: {error}".splitlines()[0]
+        ready.tell({"error": what, "help": "see controller.log"})
+        _say_on_stderr(f"{what} (see {options.run_dir / 'controller.log'})")
+        return ExitCode.INTERNAL
+
+
+async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter: Reporter) -> int:
+    job = Job.read(options.run_dir / "job.json")
+    version = _version()
+    server, address = open_server(options.bind, job.token)
+    writer = JournalWriter(
+        options.run_dir / FILE_NAME, run=job.run, version=version, say=_say_aloud
+    )
+    files = IncidentFiles(options.run_dir, reporter)
+    loop = Loop(
+        writer=writer, decider=decider, own_host=socket.gethostname(), on_event=files.on_event
+    )
+    loop.resume(writer.path)
+    files.write_all(loop.state)
+    loop.start(_run_started(job, version), os.getpid(), address)
+    log.info("run %s, incarnation %d, at %s", job.run, loop.state.incarnations - 1, address)
+    closing = asyncio.Event()
+    serve(server, loop, job.token, closing)
+    await server.start()
+    replace_file(
+        options.run_dir / "controller.json",
+        json.dumps({"address": address, "pid": os.getpid()}) + "\n",
+    )
+    ready.tell({"address": address})
+    try:
+        await _until_first(
+            _run_is_over(loop),
+            _launcher_is_gone(loop),
+            notice_silence(loop),
+            keep_durable(loop),
+            _broken(loop),
+        )
+    finally:
+        closing.set()
+        await server.stop(_STREAMS_SECONDS)
+        writer.close()
+    return ExitCode.OK
+
+
+async def _run_is_over(loop: Loop) -> None:
+    await loop.ended.wait()
+    assert loop.state.ended is not None
+    log.info("run ended: %s (%s)", loop.state.ended.outcome, loop.state.ended.reason)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(loop.agents.all_departed(), _FAREWELL_SECONDS)
+
+
+async def _launcher_is_gone(loop: Loop) -> None:
+    async for gone in launcher_lines(0):
+        agent = loop.agents.by_source(f"agent:{gone.node_rank}")
+        if agent is not None and gone.pid not in (0, agent.pid):
+            log.info("agent of node %d, pid %d, was replaced before", gone.node_rank, gone.pid)
+            continue
+        loop.lose(gone.node_rank, gone.why)
+    log.warning("the launcher is gone")
+
+
+async def _broken(loop: Loop) -> None:
+    await loop.broken
+
+
+async def _until_first(*works: Coroutine[Any, Any, None]) -> None:
+    """Run all until the first ends or fails."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def _run_started(job: Job, version: str) -> e.RunStarted:
+    return e.RunStarted(
+        run=job.run,
+        command=(job.script, *job.script_args),
+        nnodes=job.nnodes,
+        policy=job.policy,
+        chaos_allowed=job.chaos_allowed,
+        harness_version=version,
+        master_port=job.master_port,
+        master_addr=job.master_addr,
+    )
+
+
+def _version() -> str:
+    try:
+        return metadata.version("train-harness")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _log_to(path: Path) -> None:
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise HarnessError(f"cannot write {path}: {error.strerror}") from None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+class _ReadyLine:
+    """One JSON line to whoever started this process, told once."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def tell(self, line: dict[str, str]) -> None:
+        fd, self._fd = self._fd, -1  # the number may soon be another file's
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # nobody waits for it any more
+                os.write(fd, json.dumps(line).encode() + b"\n")
+                os.close(fd)
+
+
+def _say_aloud(text: str) -> None:
+    log.warning("%s", text)
+    _say_on_stderr(text)
+
+
+def _say_on_stderr(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"harness: {text}", file=sys.stderr, flush=True)

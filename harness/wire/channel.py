@@ -1,0 +1,100 @@
+"""What both ends of the wire agree on: protocol number, metadata keys, channel options, and how a
+gRPC status reads in our own words. No conversation here."""
+
+import grpc
+from grpc.aio import AioRpcError, Channel, Metadata, insecure_channel
+
+from harness.errors import HarnessError, NodeFailure, PlatformError, UsageError
+
+PROTOCOL = 1
+"""Goes up when an old agent and a new controller could no longer talk."""
+
+TOKEN_KEY = "harness-token"
+PID_KEY = "harness-pid"
+"""On Report: pid of the agent process, so that a replaced agent cannot speak for its node."""
+
+HEARTBEAT = 0.5
+"""Seconds after which a link with nothing to say says so."""
+
+MESSAGE_LIMIT = 64 << 20
+"""Bytes of one gRPC message."""
+
+BATCH_BYTES = 1 << 20
+"""Aim for the size of a batch of records."""
+
+# A peer that is stopped or gone without a word is noticed after 10 + 5 seconds at the latest.
+_KEEPALIVE: list[tuple[str, int]] = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+]
+
+# Each connection is a fresh try (no shared back-off), and the environment's HTTP proxy is not for
+# us: it would take even loopback traffic out of the house.
+CLIENT_OPTIONS = [
+    *_KEEPALIVE,
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+# so_reuseport would let two runs share a port in silence.
+SERVER_OPTIONS = [
+    *_KEEPALIVE,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+
+def open_channel(address: str) -> Channel:
+    """A channel to `address` (host:port); it connects with its first call."""
+    return insecure_channel(address, options=CLIENT_OPTIONS)
+
+
+def call_metadata(token: str, *more: tuple[str, str]) -> Metadata:
+    """Metadata of a call; an empty token is not sent."""
+    token_pair = ((TOKEN_KEY, token),) if token else ()
+    return Metadata(*token_pair, *more)
+
+
+def is_broken_link(error: AioRpcError) -> bool:
+    """Whether trying again may help: the peer is away, slow or just starting."""
+    return error.code() in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    )
+
+
+def in_words(error: AioRpcError, address: str) -> HarnessError:
+    """What `error` of a call to the controller at `address` means for the user."""
+    details = error.details() or error.code().name.lower()
+    match error.code():
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return UsageError(
+                f"the controller at {address} wants the run's token: {details}",
+                help="set HARNESS_TOKEN to the token the run was started with",
+            )
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return UsageError(f"what listens at {address} is not a Harness controller")
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return PlatformError(f"the controller at {address} refused a message: {details}")
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return NodeFailure(f"the controller at {address} does not answer")
+        case grpc.StatusCode.UNAVAILABLE:
+            return NodeFailure(f"no controller answers at {address} ({_first_cause(details)})")
+        case _:
+            return NodeFailure(f"lost the controller at {address}: {details}")
+
+
+def _first_cause(details: str) -> str:
+    """`Connection refused` out of gRPC's long-winded sentences."""
+    for phrase in ("Connection refused", "Connection reset", "Socket closed", "Timeout", "DNS"):
+        if phrase.lower() in details.lower():
+            return phrase.lower() if phrase != "DNS" else "the name does not resolve"
+    return details.splitlines()[0][:120]

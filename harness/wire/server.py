@@ -1,0 +1,86 @@
+"""Opening the controller's port: where it may listen, and in which words it may not."""
+
+import errno
+import hmac
+import ipaddress
+import socket
+from typing import Any
+
+import grpc
+from grpc.aio import Server, ServicerContext, server
+
+from harness.errors import UsageError
+from harness.wire.channel import SERVER_OPTIONS, TOKEN_KEY
+
+
+def open_server(bind: str, token: str) -> tuple[Server, str]:
+    """A server that will listen on `bind` (ADDR:PORT, port 0 for any), and its address.
+
+    Raises UsageError in one line when the port is taken, the address is not of this machine, or
+    it is beyond loopback without a run token.
+    """
+    host, port = split_address(bind)
+    if not token and not _is_loopback(host):
+        raise UsageError(
+            f"{bind} can be reached from other machines and the run has no token",
+            help="give the run a token, or listen on 127.0.0.1",
+        )
+    _probe(host, port)
+    aio_server = server(options=SERVER_OPTIONS)
+    try:
+        real_port = aio_server.add_insecure_port(_join_address(host, port))
+    except RuntimeError:
+        real_port = 0
+    if real_port == 0:
+        raise UsageError(f"port {_join_address(host, port)} is in use", help=_HELP_IN_USE)
+    return aio_server, _join_address(host, real_port)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`127.0.0.1:29500` or `[::1]:29500` as host and port. Raises UsageError."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"not an address: {address!r}", help="write it as HOST:PORT")
+    return host, int(port)
+
+
+async def check_token(context: ServicerContext[Any, Any], token: str) -> None:
+    """End the call unless it carries the run's token; any call will do when there is none."""
+    given = dict(context.invocation_metadata() or ()).get(TOKEN_KEY, "")
+    if token and not hmac.compare_digest(str(given).encode(), token.encode()):
+        what = "wrong token" if given else "no token given"
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, what)
+
+
+_HELP_IN_USE = "another run or program listens there; choose another port, or 0 for any free one"
+
+
+def _join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _probe(host: str, port: int) -> None:
+    """Bind once with a plain socket: its errors name the cause, gRPC's do not."""
+    address = _join_address(host, port)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise UsageError(f"cannot listen on {address}: {error.strerror}") from None
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(where)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise UsageError(f"port {address} is in use", help=_HELP_IN_USE) from None
+            raise UsageError(f"cannot listen on {address}: {error.strerror}") from None
