@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WINDOW = 256
+MOST_BYTES = 1 << 20
+"""A line longer than this is shown in pieces."""
 _CHUNK = 1 << 16
 _ATTEMPT = re.compile(r"attempt(\d+)")
 _RANK = re.compile(r"rank(\d+)\.log")
@@ -144,7 +146,7 @@ def read_lines(path: Path, start: int = 0) -> Iterator[str]:
     """The lines of a log from byte `start` on, the last one also without its line end."""
     with path.open("rb") as file:
         file.seek(start)
-        for line in file:
+        while line := file.readline(MOST_BYTES):
             yield shown(line.rstrip(b"\n").decode("utf-8", "replace"))
 
 
@@ -233,7 +235,7 @@ class LogTail:
         self._offsets[rank] += len(block)
         *lines, rest = (self._rests[rank] + block).split(b"\n")
         ended = final and len(block) < _CHUNK
-        if ended and rest:
+        if rest and (ended or len(rest) > MOST_BYTES):
             lines.append(rest)
             rest = b""
         self._rests[rank] = rest

@@ -1,15 +1,17 @@
 """Finding a run by name, directory, address or as the latest, and reading what it wrote."""
 
+import asyncio
 import difflib
 import json
 import os
 import re
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness import journal
-from harness.errors import UsageError
+from harness.errors import NodeFailure, UsageError
 from harness.state import RunState, fold
 
 ENV_RUNS_DIR = "HARNESS_RUNS_DIR"
@@ -19,6 +21,8 @@ LATEST = "latest"
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,6})")
 _SHOWN = 6
+_LIVE_SECONDS = 5.0
+_QUIET_SECONDS = 0.5
 
 
 class RunNotFound(UsageError):
@@ -137,11 +141,42 @@ def _what_there_is(root: Path) -> str:
     return f"runs in {root}: {', '.join(names[:_SHOWN])}{more}"
 
 
-def read(folder: RunFolder) -> Reading:
-    """The state that the journal of `folder` folds to; a run that has none yet is empty.
+def read(found: RunFolder | Endpoint) -> Reading:
+    """The run's state up to this moment, from its journal or from its controller.
 
-    A torn last line and damaged lines are left out and noted.
+    A torn last line and damaged lines of a journal are left out and noted; a run that has no
+    journal yet is empty. Raises HarnessError when there is no reading it.
     """
+    if isinstance(found, Endpoint):
+        return asyncio.run(_read_live(found))
+    return _read_journal(found)
+
+
+async def _read_live(found: Endpoint) -> Reading:
+    """A watch never says that it has caught up. It has when a record is younger than the question,
+    or when nothing more comes for a while; a busy run is cut off after five seconds."""
+    from harness.wire import observer  # grpc is heavy, and only this needs it
+
+    asked_ns = time.time_ns()
+    until = time.monotonic() + _LIVE_SECONDS
+    state = RunState()
+    records = observer.watch(found.address, 0, token())
+    while time.monotonic() < until:
+        patience = _LIVE_SECONDS if state.run is None else _QUIET_SECONDS
+        try:
+            _, record = await asyncio.wait_for(anext(records), patience)
+        except (asyncio.TimeoutError, StopAsyncIteration):
+            break
+        fold(state, record)
+        if record.stamp.wall_ns > asked_ns or state.ended is not None:
+            break
+    await records.aclose()  # type: ignore[attr-defined]
+    if state.run is None:
+        raise NodeFailure(f"the controller at {found.address} sent nothing")
+    return Reading(state=state, notes=())
+
+
+def _read_journal(folder: RunFolder) -> Reading:
     notes: list[str] = []
     state = RunState()
     if has_header(folder.journal):
@@ -169,13 +204,18 @@ def controller_facts(folder: RunFolder, state: RunState) -> ControllerFacts | No
     head = state.nodes.get(0)
     if head is not None and head.host not in ("", socket.gethostname()):
         return ControllerFacts(address=address, pid=pid, alive=None)
-    return ControllerFacts(address=address, pid=pid, alive=_is_controller(pid))
+    return ControllerFacts(address=address, pid=pid, alive=_is_ours(pid, b"harness.controller"))
 
 
-def _is_controller(pid: int) -> bool:
-    """Whether process `pid` lives and is a controller: numbers are used again."""
+def has_agents(state: RunState) -> bool | None:
+    """Whether an agent of the run lives on this machine; None when none of them is from here."""
+    here = [node for node in state.nodes.values() if node.host == socket.gethostname()]
+    return any(_is_ours(node.pid, b"harness.agent") for node in here) if here else None
+
+
+def _is_ours(pid: int, module: bytes) -> bool:
+    """Whether process `pid` lives and runs `module`: process numbers are used again."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return module in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return b"harness.controller" in command

@@ -15,8 +15,8 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.geometry import Region
 
-from harness.orders import Command, Inject, StopRun
 from harness.faults import Fault
+from harness.orders import Command, Inject, StopRun
 from harness.tui import paint
 from harness.tui.detail import rank_detail
 from harness.tui.dialogs import Confirm, TextScreen
@@ -25,7 +25,7 @@ from harness.tui.grid import CARD_HEIGHT, Grid, make_grid
 from harness.tui.lines import LinesView
 from harness.tui.logwatch import LogWatch
 from harness.tui.paint import Line
-from harness.tui.theme import BACKGROUND
+from harness.tui.theme import BACKGROUND, Ink
 from harness.tui.view import View, build
 
 Do = Callable[[Command], tuple[bool, str]]
@@ -262,9 +262,7 @@ class HarnessApp(App[None]):
         if not lines:
             area.show_lines([((" no output so far", "dim"),)])
             return
-        area.show(
-            len(lines), width, lambda y: paint.log_line(lines[y], width, self.ascii_only)
-        )
+        area.show(len(lines), width, lambda y: paint.log_line(lines[y], width, self.ascii_only))
 
     def _status(self, view: View, width: int) -> Line:
         if self._message:
@@ -280,7 +278,7 @@ class HarnessApp(App[None]):
         if self.page != "mesh":
             hints = [("?", "help"), ("q", "detach"), ("1", "mesh"), ("j k", "scroll")]
         hints += [("4", "logs"), ("6", "incidents")]
-        line: list[tuple[str, paint.Ink]] = []
+        line: list[tuple[str, Ink]] = []
         for key, word in hints:
             width -= len(key) + len(word) + 3
             if width >= 0:

@@ -48,8 +48,9 @@ def make_grid(
 ) -> Grid:
     """The grid for `count` ranks in a space of `width` x `height` characters.
 
-    Up to 64 ranks become cards when all of them fit; otherwise each rank is one glyph. `axes` are (name, size), row-major; `nodes` names the node of each rank and gives
-    rows when there is no mesh.
+    Up to 64 ranks become cards when all of them fit; otherwise each rank is one glyph. `axes` are
+    (name, size), row-major; `nodes` names the node of each rank and gives rows when there is no
+    mesh.
     """
     axes = [axis for axis in axes if axis[1] > 1]
     if math.prod(size for _, size in axes) != count:

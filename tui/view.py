@@ -318,10 +318,8 @@ class _RankJudge:
             return "done"
         if victim:
             return "stopped" if self.ended else "waiting"
-        if rank.exited is not None:
-            return "oom" if rank.exited.oom else "dead"
-        if rank.status == "raised":
-            return "dead"
+        if rank.status in ("exited", "raised"):
+            return "oom" if rank.exited is not None and rank.exited.oom else "dead"
         return self._alive(rank)
 
     def _alive(self, rank: RankState) -> CellState:
@@ -419,7 +417,7 @@ def _banner(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
         nodes = ", ".join(f"node {n.node_rank} {n.host} ({clean(n.lost_why)})" for n in lost)
         return Banner(tone="bad", lines=(f"LOST  {nodes}", _last_incident(state)))
     starting = _banner_starting(state, cells, now_ns)
-    return starting if starting is not None else _banner_running(state, cells)
+    return starting if starting is not None else _banner_running(state, cells, now_ns)
 
 
 def _banner_ended(state: RunState) -> Banner:
@@ -505,7 +503,12 @@ def _banner_starting(state: RunState, cells: Sequence[Cell], now_ns: int) -> Ban
     return Banner(tone="warn", lines=(first, last))
 
 
-def _banner_running(state: RunState, cells: Sequence[Cell]) -> Banner:
+def _banner_running(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
+    if cells and all(cell.state in ("stale", "done") for cell in cells):
+        if any(cell.state == "stale" for cell in cells):
+            since = duration_text((now_ns - state.last_ns) / 1e9)
+            text = f"SILENT?  no sign of life from any rank for {since} (no verdict)"
+            return Banner(tone="warn", lines=(text, _last_incident(state)))
     troubled = [cell for cell in cells if cell.state in TROUBLED]
     if not troubled:
         checkpointing = sum(1 for cell in cells if cell.state == "checkpoint")
