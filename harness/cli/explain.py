@@ -1,0 +1,86 @@
+"""`harness explain`: the page of a verdict."""
+
+import difflib
+import re
+from pathlib import Path
+
+import click
+
+import harness
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, with_colour
+from harness.errors import UsageError
+from harness.incidents import CATALOGUE, FAMILY_OF
+
+PAGES = Path(harness.__file__).parent / "verdicts"
+
+
+@click.command("explain", cls=ReadingCommand, context_settings=SETTINGS)
+@click.argument("code", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
+def command(code: str | None, as_json: bool) -> None:
+    """Explain verdict CODE; without one, list all that have a page.
+
+    \b
+      harness explain
+      harness explain exception
+    """
+    pages = _pages()
+    if code is None:
+        _list(pages, as_json)
+        return
+    word = code.lower().replace("-", "_")
+    if word not in pages:
+        raise _unknown(code, word, pages)
+    text = pages[word].read_text(encoding="utf-8")
+    if as_json:
+        print_json(
+            {"schema": SCHEMA, "class": word, "family": FAMILY_OF.get(word, ""), "text": text}
+        )
+    elif with_colour():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console(width=min(100, Console().width)).print(Markdown(text))
+    else:
+        click.echo(text.rstrip("\n"))
+
+
+def _pages() -> dict[str, Path]:
+    """The pages that come with the package, by class."""
+    return {page.stem: page for page in sorted(PAGES.glob("*.md")) if page.stem in FAMILY_OF}
+
+
+def _title(page: Path) -> str:
+    """The first sentence under the first heading, on one line."""
+    paragraphs = page.read_text(encoding="utf-8").split("\n\n")
+    texts = (text.strip() for text in paragraphs)
+    plain = next((text for text in texts if text and not text.startswith("#")), "")
+    plain = " ".join(line for line in plain.splitlines() if not line.startswith("#"))
+    return re.split(r"(?<=[.:])\s", plain, maxsplit=1)[0].replace("`", "")
+
+
+def _list(pages: dict[str, Path], as_json: bool) -> None:
+    if as_json:
+        entries = [{"class": name, "family": FAMILY_OF[name]} for name in pages]
+        print_json({"schema": SCHEMA, "verdicts": entries})
+        return
+    if not pages:
+        raise UsageError("no verdict page came with this installation")
+    for family, classes in CATALOGUE.items():
+        known = [name for name in classes if name in pages]
+        if known:
+            click.echo(family)
+        for name in known:
+            click.echo(f"  {name:<32} {_title(pages[name])}"[:100].rstrip())
+
+
+def _unknown(code: str, word: str, pages: dict[str, Path]) -> UsageError:
+    if word in FAMILY_OF:
+        return UsageError(
+            f"{word} is a verdict without a page yet", help="harness explain lists those with one"
+        )
+    near = difflib.get_close_matches(word, [*pages, *FAMILY_OF], n=1, cutoff=0.5)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return UsageError(
+        f"no verdict is called {code!r}", help=f"{meant}harness explain lists them all"
+    )

@@ -1,0 +1,82 @@
+"""What all commands that read a run share: the RUN argument, --json, and errors as JSON."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from harness.errors import ExitCode, HarnessError
+
+SCHEMA = 1
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ReadingCommand(click.Command):
+    """A command that reads. With --json, an error too is one JSON object on stdout:
+    `{"schema": 1, "error": {"code", "message", "help"}}`."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        as_json = "--json" in args
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.ClickException as error:
+            if as_json:
+                _fail(ExitCode.USAGE, error.format_message(), f"see harness {self.name} --help")
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if not ctx.params.get("as_json"):
+            return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            _fail(ExitCode.USAGE, error.format_message(), f"see harness {self.name} --help")
+        except HarnessError as error:
+            _fail(error.exit_code, error.message, error.help)
+
+
+def _fail(exit_code: ExitCode, message: str, help: str | None) -> NoReturn:
+    error = {"code": exit_code.name.lower(), "message": message, "help": help}
+    print_json({"schema": SCHEMA, "error": error})
+    raise click.exceptions.Exit(int(exit_code))
+
+
+def print_json(value: object) -> None:
+    """`value` as one line on stdout. NaN and infinity do not exist in JSON and are refused."""
+    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def reading_options(function: F) -> F:
+    """RUN, --runs-dir and --json, in this order of the help."""
+    options = (
+        click.argument("run", required=False),
+        click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]"),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+def with_colour() -> bool:
+    """Whether stdout takes colour: a terminal that is not dumb, without NO_COLOR."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or "CI" in os.environ
+    return sys.stdout.isatty() and not plain
+
+
+def note(text: str) -> None:
+    """A message for the reader, beside the data."""
+    click.echo(f"note: {text}", err=True)

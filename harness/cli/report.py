@@ -1,0 +1,67 @@
+"""`harness report`: what happened in a run, and why."""
+
+import click
+
+from harness import runs
+from harness.cli.reading import SETTINGS, ReadingCommand, note, print_json, reading_options
+from harness.errors import UsageError
+from harness.incidents import Incident
+from harness.state import RunState
+
+_NEWEST = "newest"
+
+
+@click.command("report", cls=ReadingCommand, context_settings=SETTINGS)
+@reading_options
+@click.option(
+    "--card",
+    is_flag=False,
+    flag_value=_NEWEST,
+    metavar="[N]",
+    help="Only the card of incident N, or of the newest.",
+)
+def command(run: str | None, runs_dir: str | None, as_json: bool, card: str | None) -> None:
+    """Tell what happened in RUN (a name, a directory or HOST:PORT; default: the newest).
+
+    \b
+      harness report
+      harness report swift-otter-12 --card 1
+      harness report --json | jq '.incidents[].class'
+    """
+    from harness import report
+
+    if card is not None and card != _NEWEST and not card.isdecimal():
+        if run is not None:
+            raise UsageError(f"--card {card}: an incident is a number, from 1")
+        run, card = card, _NEWEST  # `report --card RUN`: the word after --card was the run
+    reading = runs.read(runs.find(run, runs.runs_dir(runs_dir)))
+    state = reading.state
+    if state.run is None:
+        raise UsageError(
+            "the run has written nothing yet", help="wait a moment, or see what it printed"
+        )
+    for text in reading.notes:
+        note(text)
+    if card is not None:
+        incident = _incident(state, card)
+        if as_json:
+            entries = report.report_json(state)["incidents"]
+            print_json(next(entry for entry in entries if entry["id"] == incident.id))
+        else:
+            click.echo(report.card(state, incident))
+    elif as_json:
+        print_json(report.report_json(state))
+    else:
+        click.echo(report.report_text(state))
+
+
+def _incident(state: RunState, which: str) -> Incident:
+    if not state.incidents:
+        raise UsageError("the run has no incident", help="see harness report for what it did")
+    if which == _NEWEST:
+        return state.incidents[-1]
+    for incident in state.incidents:
+        if incident.id == int(which):
+            return incident
+    known = ", ".join(str(incident.id) for incident in state.incidents)
+    raise UsageError(f"the run has no incident {which}", help=f"its incidents: {known}")

@@ -1,0 +1,218 @@
+"""`harness status`: one screen about a run, and an exit code that says the same."""
+
+import time
+from dataclasses import asdict
+from typing import Any, Literal
+
+import click
+
+from harness import runs
+from harness.cli.reading import (
+    SCHEMA,
+    SETTINGS,
+    ReadingCommand,
+    note,
+    print_json,
+    reading_options,
+    with_colour,
+)
+from harness.state import RunState
+from harness.topology import ranks_text
+from harness.tui.view import (
+    CULPRITS,
+    TROUBLED,
+    Cell,
+    View,
+    build,
+    clean,
+    duration_text,
+    loss_text,
+)
+
+Health = Literal["healthy", "degraded", "not_running"]
+EXIT_CODES: dict[Health, int] = {"healthy": 0, "degraded": 4, "not_running": 3}
+
+
+@click.command("status", cls=ReadingCommand, context_settings=SETTINGS)
+@reading_options
+def command(run: str | None, runs_dir: str | None, as_json: bool) -> int:
+    """Say how RUN (a name, a directory or HOST:PORT; default: the newest) is doing.
+
+    \b
+      harness status
+      harness status swift-otter-12
+      harness status --json | jq .step
+
+    Exit code: 0 healthy, 3 not running (ended, or gone without an end), 4 degraded.
+    """
+    found = runs.find(run, runs.runs_dir(runs_dir))
+    reading = runs.read(found)
+    state = reading.state
+    controller = None
+    interrupted = False
+    if isinstance(found, runs.RunFolder):
+        controller = runs.controller_facts(found, state)
+        gone = controller is not None and controller.alive is False
+        interrupted = gone and state.ended is None and not runs.has_agents(state)
+    view = build(state, state.last_ns if interrupted else time.time_ns())
+    health = judge_health(state, view, controller, interrupted)
+    if as_json:
+        print_json(_as_json(state, view, health, controller, interrupted, reading.notes))
+    else:
+        for text in reading.notes:
+            note(text)
+        colour = with_colour()
+        name = view.header.run or (found.name if isinstance(found, runs.RunFolder) else run or "")
+        for line in _lines(state, view, name, controller, interrupted):
+            click.echo(line, color=colour)
+    return EXIT_CODES[health]
+
+
+def judge_health(
+    state: RunState, view: View, controller: runs.ControllerFacts | None, interrupted: bool
+) -> Health:
+    """Not running when it ended or nobody of it lives; degraded when something is amiss now."""
+    if state.ended is not None or interrupted:
+        return "not_running"
+    amiss = (
+        any(incident.outcome == "open" for incident in state.incidents)
+        or any(cell.state in TROUBLED or not cell.loss_finite for cell in view.cells)
+        or any(not node.connected for node in state.nodes.values())
+        or state.stage in ("judging", "stopping")
+        or (controller is not None and controller.alive is False)
+    )
+    return "degraded" if amiss else "healthy"
+
+
+def _as_json(
+    state: RunState,
+    view: View,
+    health: Health,
+    controller: runs.ControllerFacts | None,
+    interrupted: bool,
+    notes: tuple[str, ...],
+) -> dict[str, Any]:
+    """As harness/schemas/status.schema.json describes it."""
+    header, mark = view.header, state.newest_restore_point
+    pids = {r.rank: r.pid for r in state.attempt.ranks.values()} if state.attempt else {}
+    return {
+        "schema": SCHEMA,
+        "run": header.run,
+        "health": health,
+        "stage": "interrupted" if interrupted else state.stage,
+        "outcome": state.ended.outcome if state.ended is not None else None,
+        "exit_code": state.ended.exit_code if state.ended is not None else None,
+        "summary": list(view.banner.lines),
+        "world_size": header.world_size,
+        "mesh": dict(view.axes),
+        "attempt": header.attempt,
+        "step": header.step,
+        "total_steps": header.total_steps or None,
+        "loss": header.loss,
+        "elapsed_seconds": header.elapsed,
+        "ranks": [
+            {
+                "rank": cell.rank,
+                "state": cell.state,
+                "phase": cell.phase,
+                "step": cell.step,
+                "loss": cell.loss,
+                "coordinates": state.coordinates.get(cell.rank, {}),
+                "node_rank": cell.node_rank,
+                "pid": pids.get(cell.rank) or None,
+            }
+            for cell in view.cells
+        ],
+        "nodes": [
+            {
+                "node_rank": node.node_rank,
+                "host": node.host,
+                "connected": node.connected,
+                "why": node.lost_why,
+            }
+            for node in state.nodes.values()
+        ],
+        "incidents": [
+            {
+                "id": row.id,
+                "class": row.verdict,
+                "first_failing": list(row.ranks),
+                "cause": row.cause,
+                "action": row.action,
+                "outcome": row.outcome,
+                "lost_steps": row.lost_steps,
+                "attempt": row.attempt,
+                "step": row.step,
+            }
+            for row in view.incidents
+        ],
+        "checkpoint": {"step": mark.step, "path": mark.path} if mark is not None else None,
+        "controller": asdict(controller) if controller is not None else None,
+        "notes": list(notes),
+    }
+
+
+def _lines(
+    state: RunState,
+    view: View,
+    name: str,
+    controller: runs.ControllerFacts | None,
+    interrupted: bool,
+) -> list[str]:
+    header = view.header
+    figures = [
+        click.style(name, bold=True),
+        "interrupted" if interrupted else header.stage,
+        f"attempt {header.attempt}" if header.attempt is not None else "",
+        f"step {header.step}" + (f"/{header.total_steps}" if header.total_steps else ""),
+        f"loss {loss_text(header.loss)}" if header.loss is not None else "",
+        duration_text(header.elapsed),
+    ]
+    lines = ["  ".join(figure for figure in figures if figure)]
+    if interrupted:
+        last = duration_text(time.time() - state.last_ns / 1e9)
+        lines.append(f"GONE  no process of it is left; its last sign was {last} ago")
+    else:
+        colours = {"ok": "green", "warn": "yellow", "bad": "red"}
+        first, _, rest = view.banner.lines[0].partition("  ")
+        lines.append(click.style(first, fg=colours[view.banner.tone], bold=True) + f"  {rest}")
+        lines += [view.banner.lines[1]] if view.banner.lines[1] else []
+    lines.append("")
+    lines += _table("ranks", _rank_lines(view.cells))
+    mark = state.newest_restore_point
+    if mark is not None:
+        lines += _table("checkpoint", [f"step {mark.step}, whole: {clean(mark.path)}"])
+    lines += _table(
+        "incidents", [f"#{row.id} {row.verdict} of {row.who}: {row.fate}" for row in view.incidents]
+    )
+    lost = [node for node in state.nodes.values() if not node.connected]
+    lines += _table("lost nodes", [f"{n.node_rank} {n.host}: {clean(n.lost_why)}" for n in lost])
+    if controller is not None and state.ended is None and not interrupted:
+        words = {True: "alive", False: "NOT RUNNING", None: "on another machine"}
+        restarts = f", restarted {state.incarnations - 1} times" if state.incarnations > 1 else ""
+        text = f"{controller.address}, pid {controller.pid}, {words[controller.alive]}{restarts}"
+        lines += _table("controller", [text])
+    return lines
+
+
+def _table(title: str, lines: list[str]) -> list[str]:
+    """`lines` in one column, the title before the first of them."""
+    return [f"{title if at == 0 else '':<11} {line}" for at, line in enumerate(lines)]
+
+
+def _rank_lines(cells: tuple[Cell, ...]) -> list[str]:
+    """One line for all ranks in the same state, at the same step and phase; trouble first."""
+    groups: dict[tuple[str, int, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.state, cell.step, cell.phase), []).append(cell)
+    order = sorted(groups.items(), key=lambda item: (item[0][0] not in CULPRITS, item[1][0].rank))
+    texts = [(ranks_text([cell.rank for cell in group]), key, group) for key, group in order]
+    width = min(24, max((len(ranks) for ranks, _, _ in texts), default=0))
+    lines = []
+    for ranks, (state, step, phase), group in texts:
+        place = f"  {group[0].coordinates}" if len(group) == 1 and group[0].coordinates else ""
+        word = f"{state.replace('_', ' '):<11}"
+        if state in CULPRITS:
+            word = click.style(word, fg="red", bold=True)
+        lines.append(f"{ranks:<{width}}  {word}  step {step}  phase {phase}{place}")
+    return lines
