@@ -1,11 +1,13 @@
 """One controller process from its first to its last line: opens the port, resumes or begins the
 journal, serves until the run has ended or its launcher is gone."""
 
+import argparse
 import asyncio
 import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 from dataclasses import dataclass
@@ -39,12 +41,23 @@ class Options:
     ready_fd: int = -1
 
 
+def read_options() -> Options:
+    """The options on this process's command line."""
+    parser = argparse.ArgumentParser(prog="python -m harness.controller", description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--bind", required=True, metavar="ADDR:PORT")
+    parser.add_argument("--ready-fd", type=int, default=-1)
+    given = parser.parse_args()
+    return Options(run_dir=given.run_dir, bind=given.bind, ready_fd=given.ready_fd)
+
+
 def run_controller(options: Options, decider: Decider, reporter: Reporter) -> int:
     """Be the controller of a run; the exit code.
 
     The ready line goes to `options.ready_fd`; foreseeable errors are one line on stderr, all
     else goes to `controller.log` in the run directory.
     """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a key press
     ready = _ReadyLine(options.ready_fd)
     try:
         _log_to(options.run_dir / "controller.log")

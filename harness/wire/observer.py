@@ -8,7 +8,7 @@ from grpc.aio import AioRpcError
 
 from harness import codec
 from harness.errors import HarnessError
-from harness.events import Record
+from harness.events import Record, RunEnded
 from harness.orders import Command
 from harness.wire import control_pb2 as pb
 from harness.wire.channel import call_metadata, in_words, is_broken_link, open_channel
@@ -29,7 +29,7 @@ async def watch(address: str, from_index: int, token: str) -> AsyncIterator[tupl
     """
     index = from_index
     lost_at: float | None = None
-    seen = False
+    seen = ended = False
     while True:
         try:
             async with open_channel(address) as channel:
@@ -38,10 +38,14 @@ async def watch(address: str, from_index: int, token: str) -> AsyncIterator[tupl
                 async for batch in stub.Watch(request, metadata=call_metadata(token)):
                     seen, lost_at = True, None
                     for line in batch.records:
-                        yield index, _decoded(line, index)
+                        record = _decoded(line, index)
+                        ended = ended or isinstance(record.event, RunEnded)
+                        yield index, record
                         index += 1
             return
         except AioRpcError as error:
+            if ended:
+                return  # a slow watcher; the controller waits only so long for it
             now = time.monotonic()
             lost_at = now if lost_at is None else lost_at
             away_too_long = not seen or now - lost_at > _RETURN_SECONDS

@@ -107,7 +107,13 @@ class Controller:
 
 class MakeController(Protocol):
     def __call__(
-        self, *, start: bool = True, bind: str = "127.0.0.1:0", name: str = "t", **job: Any
+        self,
+        *,
+        start: bool = True,
+        bind: str = "127.0.0.1:0",
+        name: str = "t",
+        scripted: bool = True,
+        **job: Any,
     ) -> Controller: ...
 
 
@@ -116,7 +122,12 @@ def make_controller(tmp_path: Path) -> Iterator[MakeController]:
     made: list[Controller] = []
 
     def make(
-        *, start: bool = True, bind: str = "127.0.0.1:0", name: str = "t", **job: Any
+        *,
+        start: bool = True,
+        bind: str = "127.0.0.1:0",
+        name: str = "t",
+        scripted: bool = True,
+        **job: Any,
     ) -> Controller:
         run_dir = tmp_path / name
         run_dir.mkdir()
@@ -130,7 +141,8 @@ def make_controller(tmp_path: Path) -> Iterator[MakeController]:
             "policy": Policy(agent_timeout=20.0),
             **job,
         }
-        program = [str(SCRIPTED), "{dir}", "{bind}", "{fd}"]
+        program = [str(SCRIPTED)] if scripted else ["-m", "harness.controller"]
+        program += ["--run-dir", "{dir}", "--bind", "{bind}", "--ready-fd", "{fd}"]
         controller = Controller(run_dir, bind=bind, program=program, job=Job(**settings))
         made.append(controller)
         if start:

@@ -5,10 +5,9 @@ Inject; an accepted StopRun ends the run. A rank that died of a signal opens an 
 """
 
 import sys
-from pathlib import Path
 
 from harness import events as e
-from harness.controller.process import Options, run_controller
+from harness.controller.process import read_options, run_controller
 from harness.incidents import Incident, Verdict
 from harness.orders import Command, Inject, Notify, Order, Shutdown, StopRun
 from harness.state import RunState
@@ -71,6 +70,4 @@ class PlainReporter:
 
 
 if __name__ == "__main__":
-    run_dir, bind, ready_fd = sys.argv[1:4]
-    options = Options(run_dir=Path(run_dir), bind=bind, ready_fd=int(ready_fd))
-    sys.exit(run_controller(options, ScriptedDecider(), PlainReporter()))
+    sys.exit(run_controller(read_options(), ScriptedDecider(), PlainReporter()))

@@ -93,7 +93,7 @@ def test_a_run_from_join_to_shutdown(make_controller: Any) -> None:
 
 def test_broken_links_lose_and_double_nothing(make_controller: Any, breaker: Any) -> None:
     controller = make_controller()
-    rounds, per_round = 12, 40
+    rounds, per_round = 8, 40
 
     async def run() -> None:
         orders: list[Order] = []
@@ -128,7 +128,7 @@ def test_broken_links_lose_and_double_nothing(make_controller: Any, breaker: Any
 
 def test_a_killed_controller_resumes_where_it_was(make_controller: Any) -> None:
     controller = make_controller(nnodes=2)
-    kills, steps = 3, 30
+    kills, steps = 2, 30
 
     async def run() -> None:
         links = [controller.link(0), controller.link(1)]

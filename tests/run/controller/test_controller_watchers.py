@@ -18,36 +18,49 @@ async def take_orders(link: Any) -> None:
         pass
 
 
-async def collect(address: str, from_index: int) -> list[tuple[int, e.Record]]:
-    return [item async for item in observer.watch(address, from_index, "")]
+async def collect(
+    address: str, from_index: int, into: list[tuple[int, e.Record]], step: int, seen: asyncio.Event
+) -> None:
+    """All records from `from_index` on; `seen` is set when the checkpoint of `step` comes."""
+    async for item in observer.watch(address, from_index, ""):
+        into.append(item)
+        if isinstance(item[1].event, e.CheckpointSaved) and item[1].event.step == step:
+            seen.set()
 
 
 def test_all_watchers_see_what_the_journal_holds(make_controller: Any) -> None:
     controller = make_controller()
     count = 3000
+    starts = (0, 2, 2500, 0, 2500)
+    got: list[list[tuple[int, e.Record]]] = [[] for _ in starts]
 
-    async def run() -> list[list[tuple[int, e.Record]]]:
-        early = [asyncio.create_task(collect(controller.address, i)) for i in (0, 2, 2500)]
+    async def run() -> None:
+        caught_up = [asyncio.Event() for _ in starts]
+        watches = [
+            collect(controller.address, start, into, count - 1, seen)
+            for start, into, seen in zip(starts, got, caught_up, strict=True)
+        ]
+        live = [asyncio.create_task(watch) for watch in watches[:3]]
         link = controller.link()
         await link.join()
         taking = asyncio.create_task(take_orders(link))
         for step in range(count):
             link.report(0, e.CheckpointSaved(rank=0, step=step, path="c", seconds=0.1))
-        async for _, record in observer.watch(controller.address, 0, ""):
-            if isinstance(record.event, e.CheckpointSaved) and record.event.step == count - 1:
-                break
-        late = [asyncio.create_task(collect(controller.address, i)) for i in (0, 2500)]
+        await caught_up[0].wait()
+        late = [asyncio.create_task(watch) for watch in watches[3:]]
+        for seen in caught_up:
+            await seen.wait()
         await link.command(STOP, "agent")
         await taking
         await link.close()
-        return list(await asyncio.gather(*early, *late))
+        await asyncio.gather(*live, *late)
 
-    seen = asyncio.run(run())
+    asyncio.run(run())
     assert controller.wait() == 0
     records = list(enumerate(controller.records()))
     assert len(records) > count
-    for start, got in zip((0, 2, 2500, 0, 2500), seen, strict=True):
-        assert got == records[start:]
+    for start, seen in zip(starts, got, strict=True):
+        assert seen == records[start:]
 
 
 def test_a_watcher_that_does_not_read_holds_nobody_up(make_controller: Any) -> None:
