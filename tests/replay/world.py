@@ -47,6 +47,7 @@ class World:
     """Orders that their node has not done yet, oldest first."""
     evidence: Callable[[int], dict[str, Any]] = lambda rank: {}
     """Extra fields of a rank's EvidenceTaken."""
+    judged_before: int = 0
 
     def __post_init__(self) -> None:
         self.say(
@@ -302,10 +303,10 @@ class World:
 
     def judged(self) -> Incident:
         """Let everything happen that is due, until there is an incident."""
-        before = len(self.state.incidents)
         self.obey(o.CollectEvidence)
-        while len(self.state.incidents) == before and self.wake():
+        while len(self.state.incidents) == self.judged_before and self.wake():
             self.obey(o.CollectEvidence)
+        self.judged_before = len(self.state.incidents)
         return self.incident
 
     def replayed(self) -> RunState:
