@@ -63,6 +63,16 @@ class World:
         )
         self.say(e.ControllerStarted(pid=2, address="127.0.0.1:1", incarnation=0))
 
+    @classmethod
+    def resumed(cls, before: "World", lines: int) -> "World":
+        """What a new controller finds that has only the first `lines` of `before`'s journal."""
+        world = cls(nnodes=before.nnodes, nproc=before.nproc, policy=before.policy)
+        world.records = list(before.records[:lines])
+        world.state = fold_all(world.records)
+        world.now_ns = world.state.last_ns
+        world.seqs = dict(before.seqs)
+        return world
+
     # --- records ---------------------------------------------------------------------------
 
     def say(self, event: e.Event, node: int | None = None, *, plan: bool = True) -> None:
