@@ -5,9 +5,11 @@ no ANSI. `incident_json` and `report_json` follow the schemas in harness/schemas
 """
 
 from datetime import datetime, timedelta, timezone
+from textwrap import wrap
 from typing import Any
 
 from harness import goodput
+from harness.diagnosis.signature import Signature
 from harness.incidents import CollectiveRef, Incident, Verdict
 from harness.state import AttemptState, RunState
 from harness.topology import coordinates_text, ranks_text
@@ -25,28 +27,35 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def card(state: RunState, incident: Incident) -> str:
     """What happened, to whom, why, and what is done about it. No line end at the end."""
     verdict = incident.verdict
-    lines = [
-        f"error[{verdict.verdict}]: {_headline(state, verdict)}",
-        f"  cause: {verdict.cause}",
-    ]
+    above = [f"error[{verdict.verdict}]: {_headline(verdict)}"]
+    below = []
     if verdict.where is not None:
         where = verdict.where
-        lines.append(f"  where: {where.file}:{where.line} in {where.function}")
+        below.append(f"  where: {where.file}:{where.line} in {where.function}")
     if verdict.collective is not None:
-        lines.append(f"  collective: {collective_text(verdict.collective)}")
+        below.append(f"  collective: {collective_text(verdict.collective)}")
     if verdict.first_failing:
-        lines.append(f"  when: {_when(verdict)}")
+        below.append(f"  when: {_when(verdict)}")
     if verdict.victims:
-        lines.append(f"  victims: {_ranks(verdict.victims)} waited for it or died of it")
+        below.append(f"  victims: {_ranks(verdict.victims)} waited for it or died of it")
     if verdict.innocent:
-        lines.append(f"  innocent: {_ranks(verdict.innocent)}")
-    lines += [
+        below.append(f"  innocent: {_ranks(verdict.innocent)}")
+    below += [
         f"  next: {next_text(state, incident)}",
         f"  why: {incident.action_reason}",
         f"  evidence: {_run_name(state)}incidents/{incident.id:03d}/ ({verdict.confidence})",
         f"  more: harness explain {verdict.verdict}",
     ]
-    return "\n".join(_clip(line) for line in lines)
+    cause = _wrapped(f"  cause: {verdict.cause}", CARD_LINES - len(above) - len(below))
+    return "\n".join(_clip(line) for line in [*above, *cause, *below])
+
+
+def _wrapped(line: str, most: int) -> list[str]:
+    """`line` on up to `most` lines; what is left over is clipped."""
+    lines = wrap(" ".join(line.split()), CARD_WIDTH - 9) or [""]
+    if len(lines) > most:
+        lines = [*lines[: most - 1], " ".join(lines[most - 1 :])]
+    return [f"  {lines[0]}", *(f"         {more}" for more in lines[1:])]
 
 
 def collective_text(ref: CollectiveRef) -> str:
@@ -90,23 +99,34 @@ def _steps(count: int) -> str:
     return f"{count} step{'' if count == 1 else 's'}"
 
 
-def _headline(state: RunState, verdict: Verdict) -> str:
-    what = _WHAT.get(verdict.verdict, verdict.verdict.replace("_", " "))
+def _headline(verdict: Verdict) -> str:
+    what = _what(verdict)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what
-    place = [coordinates_text(verdict.coordinates)]
-    if len(verdict.first_failing) > 1 and verdict.coordinates:
-        place = [f"all {coordinates_text(verdict.coordinates)}"]
-    place.append(verdict.node)
-    inside = ", ".join(part for part in place if part)
+    place = coordinates_text(verdict.coordinates)
+    if place and len(verdict.first_failing) > 1:
+        place = f"all {place}"
+    inside = ", ".join(part for part in (place, verdict.node) if part)
     return f"{_ranks(verdict.first_failing)}{f' ({inside})' if inside else ''} {what}"
 
 
+def _what(verdict: Verdict) -> str:
+    """The kind of failure as the end of a sentence about the rank."""
+    subject = Signature.parse(verdict.signature).what
+    match verdict.verdict:
+        case "exception" if not subject.startswith("exit code"):
+            return f"raised {subject}"
+        case "exception":
+            return f"left with {subject}"
+        case "killed_by_signal":
+            return f"was killed by {subject}"
+        case other:
+            return _WHAT.get(other, other.replace("_", " "))
+
+
 _WHAT = {
-    "exception": "raised an exception",
     "exception_hidden_by_cleanup": "raised, and its clean-up hid it",
     "deterministic_failure": "failed alike at start-up",
-    "killed_by_signal": "was killed",
     "out_of_memory": "ran out of memory",
     "device_fault": "lost its device",
     "rank_exited_early": "left early",
@@ -263,7 +283,7 @@ def _attempt(state: RunState, index: int) -> AttemptState | None:
 # --- the post-mortem ---------------------------------------------------------------------------
 
 
-def post_mortem(state: RunState) -> str:
+def report_text(state: RunState) -> str:
     """The run in plain text: outcome, attempts, incidents with their cards, ledger, final loss."""
     books = goodput.ledger(state)
     parts = [_outcome_lines(state, books), _attempt_lines(state)]

@@ -119,7 +119,7 @@ def _before_loss(scene: Scene, finding: Finding, lost: Finding) -> bool:
     if finding is lost or scene.state.run is None:
         return False
     if finding.verdict != "exception" or set(finding.ranks) & set(lost.ranks):
-        return finding.onset_ns < scene.attempt.lost_ns
+        return finding.onset_ns <= scene.attempt.lost_ns
     silence_ns = int((scene.state.run.policy.agent_timeout + 1.0) * 1e9)
     return finding.onset_ns < scene.attempt.lost_ns - silence_ns
 

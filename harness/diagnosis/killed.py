@@ -40,7 +40,7 @@ def _finding(group: list[Ending]) -> Finding:
     return Finding(
         verdict="killed_by_signal",
         ranks=ranks,
-        cause=f"killed by {first.what}: {_why(first)}",
+        cause=f"{first.what}: {_why(first)}",
         reason=f"{who} ended by {first.what} {_when(first)}, without a Python error of its own",
         confidence="proven",
         onset_ns=first.at_ns,
@@ -57,11 +57,8 @@ def _finding(group: list[Ending]) -> Finding:
 
 def _why(ending: Ending) -> str:
     if ending.what == "SIGKILL":
-        size = f"; its largest resident size was {size_text(ending.rss_bytes)}"
-        return (
-            "sender unknown; neither kernel nor cgroup reports that memory ran out"
-            f"{size if ending.rss_bytes else ''}"
-        )
+        size = f"; it held {size_text(ending.rss_bytes)} at most" if ending.rss_bytes else ""
+        return f"sender unknown; nothing proves that memory ran out{size}"
     return _MEANING.get(ending.what, "sender unknown")
 
 

@@ -70,14 +70,14 @@ def _step(scene: Scene, root: Finding) -> int:
 
 
 def _nodes(scene: Scene, root: Finding) -> str:
-    """`node 1 (host)`; `nodes 0-3` for several."""
+    """`node 1, host`; `nodes 0-3` for several."""
     numbers = sorted(
         {scene.attempt.ranks[rank].node_rank for rank in root.ranks if rank in scene.attempt.ranks}
     )
     if len(numbers) != 1:
         return f"nodes {ranks_text(numbers)}" if numbers else ""
     node = scene.attempt.nodes.get(numbers[0])
-    return f"node {numbers[0]} ({node.host})" if node is not None else f"node {numbers[0]}"
+    return f"node {numbers[0]}, {node.host}" if node is not None else f"node {numbers[0]}"
 
 
 def _sentence(ranks: list[int], does: str) -> list[str]:

@@ -42,5 +42,5 @@ def port_in_use_verdict(state: RunState, failed: e.StoreFailed) -> Verdict | Non
         attempt=failed.attempt,
         step=0,
         signature=Signature(verdict="port_in_use", what="store", detail=failed.why).text(),
-        node=f"node 0 ({host})",
+        node=f"node 0, {host}",
     )

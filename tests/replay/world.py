@@ -47,6 +47,7 @@ class World:
     """Orders that their node has not done yet, oldest first."""
     evidence: Callable[[int], dict[str, Any]] = lambda rank: {}
     """Extra fields of a rank's EvidenceTaken."""
+    judged_before: int = 0
 
     def __post_init__(self) -> None:
         self.say(
@@ -61,6 +62,16 @@ class World:
             plan=False,
         )
         self.say(e.ControllerStarted(pid=2, address="127.0.0.1:1", incarnation=0))
+
+    @classmethod
+    def resumed(cls, before: "World", lines: int) -> "World":
+        """What a new controller finds that has only the first `lines` of `before`'s journal."""
+        world = cls(nnodes=before.nnodes, nproc=before.nproc, policy=before.policy)
+        world.records = list(before.records[:lines])
+        world.state = fold_all(world.records)
+        world.now_ns = world.state.last_ns
+        world.seqs = dict(before.seqs)
+        return world
 
     # --- records ---------------------------------------------------------------------------
 
@@ -302,10 +313,10 @@ class World:
 
     def judged(self) -> Incident:
         """Let everything happen that is due, until there is an incident."""
-        before = len(self.state.incidents)
         self.obey(o.CollectEvidence)
-        while len(self.state.incidents) == before and self.wake():
+        while len(self.state.incidents) == self.judged_before and self.wake():
             self.obey(o.CollectEvidence)
+        self.judged_before = len(self.state.incidents)
         return self.incident
 
     def replayed(self) -> RunState:

@@ -1,0 +1,681 @@
+"""Failures as a sequence of records, each with the verdict it must get.
+
+`python -m tests.replay.construct` writes them as recordings. A scenario knows the kind of failure,
+never a script: texts are those of torch 2.13.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness import events as e
+from harness import orders as o
+from harness.incidents import Where
+from harness.policy import Policy
+from tests.replay.world import (
+    CRY,
+    SECOND,
+    SIZE_ABORT,
+    TIMED_OUT,
+    WHERE,
+    World,
+    collective,
+    history,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """`expected` is compared with the first incident and the end of the run."""
+
+    name: str
+    build: Callable[[], World]
+    expected: dict[str, Any] = field(default_factory=dict)
+
+
+SCENARIOS: list[Scenario] = []
+_DIST = 'File "/site-packages/torch/distributed/distributed_c10d.py", line 3081, in all_reduce'
+
+
+def scenario(name: str, **expected: Any) -> Callable[[Callable[[], World]], Callable[[], World]]:
+    def add(build: Callable[[], World]) -> Callable[[], World]:
+        SCENARIOS.append(Scenario(name=name, build=build, expected=expected))
+        return build
+
+    return add
+
+
+def _waiting(seq: int) -> dict[str, Any]:
+    """Evidence of a rank that waits in its `seq`-th collective."""
+    return {
+        "collectives": history(seq, collective(seq, retired=False)),
+        "frames": (
+            e.Frame(file="/site-packages/torch/distributed/c10d.py", line=1, function="wait"),
+            e.Frame(file="/home/u/train.py", line=12, function="train"),
+        ),
+        "user_frame": WHERE,
+    }
+
+
+def _judge_and_end(world: World) -> World:
+    """Let the incident come; when it restarts, the next attempt takes a step and finishes."""
+    incident = world.judged()
+    world.obey()
+    if incident.action == "restart":
+        world.step(incident.verdict.step + 1)
+        world.finish()
+    return world
+
+
+# --- no incident ---------------------------------------------------------------------------------
+
+
+@scenario("healthy/plain", incidents=0, outcome="succeeded", exit_code=0)
+def plain() -> World:
+    world = World().start()
+    for step in range(1, 6):
+        world.step(step)
+    world.finish()
+    return world
+
+
+@scenario("healthy/one_rank_ends_first", incidents=0, outcome="succeeded", exit_code=0)
+def one_rank_ends_first() -> World:
+    world = World().start()
+    world.step(1)
+    world.exit(3, 0)
+    world.pass_time(60)
+    for rank in range(3):
+        world.exit(rank, 0)
+    world.obey()
+    return world
+
+
+@scenario("healthy/stopped_by_user", incidents=0, outcome="stopped", exit_code=130)
+def stopped_by_user() -> World:
+    world = World().start()
+    world.step(1)
+    stop = o.StopRun(why="interrupted", signal=2)
+    world.say(e.CommandTaken(command=stop, by="launcher", accepted=True, why=""))
+    world.obey()
+    return world
+
+
+# --- exception -----------------------------------------------------------------------------------
+
+
+@scenario(
+    "exception/once_in_mid_run",
+    verdict="exception",
+    first_failing=[1],
+    victims=[0, 2, 3],
+    action="restart",
+    outcome="succeeded",
+    where_line=12,
+)
+def once_in_mid_run() -> World:
+    world = World(evidence=lambda rank: _waiting(8) if rank == 3 else {}).start()
+    for step in range(1, 4):
+        world.step(step)
+    world.raises(1, "RuntimeError", "link flap")
+    world.cries(0, 2)
+    world.exit(1, 1)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "exception/error_then_slow_exit",
+    verdict="exception",
+    first_failing=[1],
+    victims=[0, 2],
+    action="restart",
+)
+def error_then_slow_exit() -> World:
+    """The victims handle their cries and exit at once, before the culprit's exception surfaces."""
+    world = World(nproc=3).start()
+    world.phase(1, "teardown")
+    world.exit(2, 1)
+    world.exit(0, 1)
+    world.obey(o.CollectEvidence)
+    world.pass_time(0.02)
+    world.raises(1, "KeyError", "'caption'", ago=0.005)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "exception/import_error_on_one_node",
+    verdict="exception",
+    first_failing=[2, 3],
+    victims=[0, 1],
+    action="stop",
+    exit_code=1,
+)
+def import_error_on_one_node() -> World:
+    def evidence(rank: int) -> dict[str, Any]:
+        frame = e.Frame(file="/site-packages/torch/distributed/rendezvous.py", line=1, function="x")
+        return {"frames": (frame,)} if rank < 2 else {}
+
+    world = World(nnodes=2, nproc=2, evidence=evidence).start()
+    where = Where(file="/home/u/train.py", line=5, function="<module>")
+    for rank in (3, 2):
+        text = "No module named 'tokenizer_fast_ext'"
+        world.raises(rank, "ModuleNotFoundError", text, where=where, collectives=0)
+        world.exit(rank, 1)
+    return _judge_and_end(world)
+
+
+@scenario("exception/silent_exit_code", verdict="exception", first_failing=[2], victims=[0, 1, 3])
+def silent_exit_code() -> World:
+    world = World(evidence=lambda rank: _waiting(8) if rank == 3 else {}).start()
+    world.step(1)
+    world.exit(2, 7)
+    world.cries(0, 1)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "exception/told_by_the_log_only",
+    verdict="exception",
+    first_failing=[0],
+    victims=[1],
+    action="restart",
+    where_line=9,
+)
+def told_by_the_log_only() -> World:
+    """A program without our hooks: its log has the traceback."""
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/home/u/tool.py", line 9, in main',
+        "    rows[5]",
+        "IndexError: list index out of range",
+    )
+    cry = ("Traceback (most recent call last):", f"  {_DIST}", f"RuntimeError: {CRY}")
+    world = World(
+        nproc=2, evidence=lambda rank: {"last_lines": lines if rank == 0 else cry}
+    ).start()
+    world.step(1)
+    world.exit(1, 1)
+    world.exit(0, 1)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "killed_by_signal/cries_raised_again_as_own",
+    verdict="killed_by_signal",
+    first_failing=[0],
+    victims=[1, 2, 3],
+)
+def cry_raised_again_as_own() -> World:
+    """Victims that wrap their cry into an exception of their own, and one that leaves with 0."""
+    world = World().start()
+    world.step(1)
+    world.raises(1, "TrainingFailed", "step 2 failed", cause=f"RuntimeError: {CRY}")
+    world.raises(2, "RuntimeError", "Connection reset by peer", traceback=f"  {_DIST}\n    work")
+    world.exit(0, signal=11)
+    world.exit(3, 0)
+    return _judge_and_end(world)
+
+
+@scenario("exception/only_cries", verdict="exception", first_failing=[1], confidence="possible")
+def only_cries() -> World:
+    world = World(nproc=2).start()
+    world.step(1)
+    world.cries(1)
+    world.pass_time(0.1)
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "exception/same_step_twice",
+    verdict="exception",
+    first_failing=[0, 1],
+    action="restart",
+    incidents=2,
+    last_action="stop",
+    outcome="failed",
+    exit_code=75,
+)
+def same_step_twice() -> World:
+    world = World(nproc=2).start()
+    for _ in range(2):
+        world.step(11)
+        world.step(12)
+        for rank in range(2):
+            world.raises(rank, "RuntimeError", f"loss is nan on rank {rank} at step 12")
+        world.judged()
+        world.obey()
+    return world
+
+
+# --- start-up ------------------------------------------------------------------------------------
+
+
+@scenario(
+    "deterministic_failure/config_error",
+    verdict="deterministic_failure",
+    first_failing=[0, 1],
+    victims=[],
+    action="stop",
+    outcome="failed",
+    exit_code=1,
+)
+def config_error() -> World:
+    world = World(nproc=2).start()
+    text = "hidden 1000 not divisible by heads 12"
+    world.raises(1, "AssertionError", text, collectives=0)
+    world.obey(o.CollectEvidence)
+    world.pass_time(0.2)
+    world.raises(0, "AssertionError", text, collectives=0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "port_in_use/store",
+    verdict="port_in_use",
+    first_failing=[],
+    action="stop",
+    outcome="failed",
+    exit_code=2,
+)
+def store_port_in_use() -> World:
+    world = World()
+    world.join(0)
+    world.pending.clear()
+    why = "cannot listen on 127.0.0.1:29500: [Errno 98] Address already in use"
+    world.say(e.StoreFailed(attempt=0, why=why), 0)
+    world.obey()
+    return world
+
+
+@scenario("port_in_use/script", verdict="port_in_use", first_failing=[0], action="stop")
+def script_port_in_use() -> World:
+    world = World(nproc=2).start()
+    text = (
+        "The server socket has failed to listen on any local network address. port: 29501,"
+        " useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+    )
+    world.raises(0, "torch.distributed.DistNetworkError", text, collectives=0)
+    return _judge_and_end(world)
+
+
+# --- killed --------------------------------------------------------------------------------------
+
+
+@scenario(
+    "killed_by_signal/sigkill",
+    verdict="killed_by_signal",
+    first_failing=[2],
+    victims=[0, 1, 3],
+    action="restart",
+    cause_has="nothing proves that memory ran out; it held 280 MiB",
+)
+def sigkill() -> World:
+    world = World(evidence=lambda rank: _waiting(12) if rank == 3 else {}).start()
+    for step in range(1, 7):
+        world.step(step)
+    world.save(5)
+    world.cries(1)
+    world.exit(2, signal=9, max_rss_bytes=280 << 20)
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario("killed_by_signal/segfault", verdict="killed_by_signal", first_failing=[0], victims=[1])
+def segfault() -> World:
+    world = World(nproc=2).start()
+    world.step(1)
+    world.exit(0, signal=11)
+    world.exit(1, signal=6)  # an input/output thread that met the closed connection
+    world.evidence = lambda rank: {"last_lines": ("terminate called", f"  what():  {CRY}")}
+    return _judge_and_end(world)
+
+
+@scenario(
+    "out_of_memory/kernel",
+    verdict="out_of_memory",
+    first_failing=[1],
+    victims=[0],
+    action="restart",
+)
+def oom_kernel() -> World:
+    world = World(nproc=2).start()
+    world.step(1)
+    world.exit(1, signal=9, oom="the cgroup's oom_kill counter rose from 0 to 1")
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "out_of_memory/before_the_first_step",
+    verdict="out_of_memory",
+    first_failing=[0, 1],
+    action="stop",
+    exit_code=83,
+)
+def oom_at_start() -> World:
+    world = World(nproc=2).start()
+    text = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 8 GiB"
+    for rank in range(2):
+        world.raises(rank, "torch.OutOfMemoryError", text, collectives=4)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "dataloader_worker_died/sigbus",
+    verdict="dataloader_worker_died",
+    first_failing=[2],
+    victims=[0, 1],
+    action="restart",
+    cause_has="Bus error",
+)
+def dataloader_sigbus() -> World:
+    world = World(nproc=3).start()
+    message = "DataLoader worker (pid(s) 4711) exited unexpectedly"
+    cause = (
+        "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible"
+        " that dataloader's workers are out of shared memory."
+    )
+    world.raises(2, "RuntimeError", message, cause=cause)
+    world.cries(0, 1)
+    return _judge_and_end(world)
+
+
+@scenario("device_fault/ecc", verdict="device_fault", first_failing=[3], action="restart")
+def ecc() -> World:
+    world = World().start()
+    world.step(1)
+    text = "CUDA error: uncorrectable ECC error encountered"
+    world.raises(3, "torch.AcceleratorError", text)
+    world.cries(0, 1, 2)
+    return _judge_and_end(world)
+
+
+# --- nobody raised -------------------------------------------------------------------------------
+
+
+@scenario(
+    "rank_exited_early/uneven_data",
+    verdict="rank_exited_early",
+    first_failing=[3],
+    victims=[0, 1, 2],
+    action="stop",
+    exit_code=1,
+)
+def uneven_data() -> World:
+    """The others cry before the interpreter of the one that left has come to its end."""
+    world = World(evidence=lambda rank: _waiting(8) if rank == 1 else {}).start()
+    world.phase(3, "teardown")
+    world.pass_time(0.01)
+    world.cries(0, 2)
+    world.obey(o.CollectEvidence)
+    world.pass_time(0.9)
+    world.exit(3, 0)
+    world.cries(1)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "rank_exited_early/left_its_groups",
+    verdict="rank_exited_early",
+    first_failing=[1],
+    victims=[0],
+)
+def left_its_groups() -> World:
+    """It destroyed its groups and is busy with something else; it never exits by itself."""
+    world = World(nproc=2).start()
+    world.phase(1, "teardown")
+    world.pass_time(0.01)
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "exception_hidden_by_cleanup/traceback_in_log",
+    verdict="exception_hidden_by_cleanup",
+    first_failing=[1],
+    victims=[0, 2],
+    action="stop",
+    where_line=44,
+)
+def traceback_in_log() -> World:
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/home/u/train.py", line 44, in step',
+        "    row['caption']",
+        "KeyError: 'caption'",
+        "uploading the log ...",
+    )
+    world = World(nproc=3, evidence=lambda rank: {"last_lines": lines if rank == 1 else ()}).start()
+    world.phase(1, "teardown")
+    world.pass_time(0.01)
+    world.cries(0, 2)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "timeout_waiting_for_slow_rank/long_preparation",
+    verdict="timeout_waiting_for_slow_rank",
+    first_failing=[0],
+    victims=[1, 2],
+    action="stop",
+    exit_code=80,
+    confidence="proven",
+)
+def long_preparation() -> World:
+    busy = e.ProcessFacts(state="R", wchan="0", cpu_seconds=9.0, rss_bytes=1 << 28, threads=5)
+    at = Where(file="/home/u/train.py", line=10, function="<module>")
+
+    def evidence(rank: int) -> dict[str, Any]:
+        own = {"process": busy, "user_frame": at, "collectives": history(1)}
+        return own if rank == 0 else {}
+
+    world = World(nproc=3, evidence=evidence).start()
+    world.pass_time(6)
+    world.raises(1, "RuntimeError", TIMED_OUT)
+    world.cries(2)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "timeout_waiting_for_slow_rank/named_by_monitored_barrier",
+    verdict="timeout_waiting_for_slow_rank",
+    first_failing=[2],
+    victims=[0, 1],
+    action="stop",
+)
+def named_by_monitored_barrier() -> World:
+    text = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 5000 ms"
+    inside = e.Frame(file="/site-packages/torch/distributed/c10d.py", line=1, function="barrier")
+    world = World(nproc=3, evidence=lambda rank: {"frames": (inside,) if rank == 1 else ()}).start()
+    world.pass_time(5)
+    frames = 'File "/site-packages/torch/distributed/distributed_c10d.py", line 1, in barrier'
+    world.raises(0, "RuntimeError", text, traceback=frames)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "teardown_abort/after_the_last_line",
+    verdict="teardown_abort",
+    first_failing=[1],
+    victims=[],
+    action="report",
+    outcome="failed",
+    exit_code=1,
+)
+def after_the_last_line() -> World:
+    world = World(nproc=2).start()
+    world.step(1)
+    for rank in range(2):
+        world.phase(rank, "teardown")
+    world.exit(1, signal=6)
+    world.judged()
+    world.exit(0, 0)
+    world.obey()
+    return world
+
+
+# --- mismatched collectives ----------------------------------------------------------------------
+
+_SMALL, _LARGE = ((100, 16),), ((200, 16),)
+
+
+@scenario(
+    "shape_mismatch/minority_on_record",
+    verdict="shape_mismatch",
+    first_failing=[3],
+    victims=[0, 1, 2],
+    action="stop",
+    exit_code=80,
+    cause_has="rank 3 all_reduce 100x16 float",
+)
+def minority_on_record() -> World:
+    """The neighbour aborts; the odd one only cries."""
+
+    def evidence(rank: int) -> dict[str, Any]:
+        sizes = {3: _SMALL, 2: None}.get(rank, _LARGE)
+        last = () if sizes is None else (collective(4, "all_reduce", sizes, retired=False),)
+        lines = SIZE_ABORT if rank == 2 else ()
+        return {"collectives": history(4, *last) if last else (), "last_lines": lines}
+
+    world = World(evidence=evidence).start()
+    world.exit(2, signal=6)
+    world.cries(3, 1)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "shape_mismatch/odd_one_aborted",
+    verdict="shape_mismatch",
+    first_failing=[0],
+    victims=[1, 2, 3],
+    action="stop",
+    confidence="likely",
+)
+def odd_one_aborted() -> World:
+    """Its own record died with it; all others agree, so it alone can differ."""
+
+    def evidence(rank: int) -> dict[str, Any]:
+        if rank == 0:
+            return {"last_lines": SIZE_ABORT}
+        return {"collectives": history(4, collective(4, "all_reduce", _LARGE, retired=False))}
+
+    world = World(evidence=evidence).start()
+    world.exit(0, signal=6)
+    world.cries(1)
+    return _judge_and_end(world)
+
+
+@scenario("shape_mismatch/two_ranks", verdict="shape_mismatch", first_failing=[0, 1], action="stop")
+def two_ranks() -> World:
+    def evidence(rank: int) -> dict[str, Any]:
+        if rank == 1:
+            return {"last_lines": SIZE_ABORT}
+        return {"collectives": history(4, collective(4, "all_reduce", _LARGE, retired=False))}
+
+    world = World(nproc=2, evidence=evidence).start()
+    world.exit(1, signal=6)
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "collective_mismatch/skipped",
+    verdict="collective_mismatch",
+    first_failing=[2],
+    victims=[0, 1, 3],
+    action="stop",
+)
+def skipped() -> World:
+    """Rank 2 leaves one gradient out: what it calls is what always follows."""
+    weight, bias = ((512, 8),), ((8,),)
+
+    def evidence(rank: int) -> dict[str, Any]:
+        rounds = tuple(collective(at, sizes=(weight, bias)[at % 2]) for at in range(6))
+        if rank == 1:
+            return {"last_lines": SIZE_ABORT}
+        last = collective(6, sizes=bias if rank == 2 else weight, retired=False)
+        return {"collectives": (*rounds, last)}
+
+    world = World(evidence=evidence).start()
+    world.step(3)
+    world.exit(1, signal=6)
+    world.cries(2)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "collective_mismatch/other_operation",
+    verdict="collective_mismatch",
+    first_failing=[1],
+    victims=[0, 2, 3],
+)
+def other_operation() -> World:
+    def evidence(rank: int) -> dict[str, Any]:
+        op = "broadcast" if rank == 1 else "all_reduce"
+        return {"collectives": history(3, collective(3, op, retired=False))}
+
+    world = World(evidence=evidence).start()
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+@scenario(
+    "node_lost/one_of_two",
+    verdict="node_lost",
+    first_failing=[2, 3],
+    victims=[0, 1],
+    action="stop",
+    outcome="failed",
+    exit_code=82,
+)
+def one_of_two() -> World:
+    world = World(nnodes=2, nproc=2, evidence=lambda rank: _waiting(5) if rank == 1 else {})
+    world.start()
+    world.step(1)
+    world.cries(0)
+    world.pending = [(node, order) for node, order in world.pending if node == 0]
+    world.obey(o.CollectEvidence)
+    world.pass_time(5)
+    world.lose(1)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "node_lost/the_only_one",
+    verdict="node_lost",
+    first_failing=[0, 1, 2, 3],
+    victims=[],
+    action="stop",
+    outcome="failed",
+    exit_code=82,
+)
+def the_only_one() -> World:
+    world = World().start()
+    world.step(1)
+    world.lose(0, "its agent was killed by signal 9")
+    return world
+
+
+@scenario(
+    "killed_by_signal/restarts_used_up",
+    verdict="killed_by_signal",
+    first_failing=[1],
+    incidents=2,
+    action="restart",
+    last_action="stop",
+    outcome="failed",
+    exit_code=75,
+)
+def restarts_used_up() -> World:
+    world = World(nproc=2, policy=Policy(max_restarts=1)).start()
+    for at in range(2):
+        world.step(10 + at)
+        world.exit(1, signal=9)
+        world.judged()
+        world.obey()
+        world.now_ns += SECOND
+    return world
