@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from harness import events as e
@@ -23,6 +22,7 @@ from harness.controller.service import serve
 from harness.controller.upkeep import keep_durable, notice_silence
 from harness.errors import ExitCode, HarnessError, UsageError
 from harness.journal import FILE_NAME, JournalWriter
+from harness.version import version
 from harness.wire.server import open_server
 from harness.wire.waiting import first_of, within
 
@@ -77,10 +77,9 @@ def run_controller(options: Options, decider: Decider, reporter: Reporter) -> in
 
 async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter: Reporter) -> int:
     job = Job.read(options.run_dir / "job.json")
-    version = _version()
     server, address = open_server(options.bind, job.token)
     writer = JournalWriter(
-        options.run_dir / FILE_NAME, run=job.run, version=version, say=_say_aloud
+        options.run_dir / FILE_NAME, run=job.run, version=version(), say=_say_aloud
     )
     files = IncidentFiles(options.run_dir, reporter)
     loop = Loop(
@@ -88,7 +87,7 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
     )
     loop.resume(writer.path)
     files.write_all(loop.state)
-    loop.start(_run_started(job, version), os.getpid(), address)
+    loop.start(_run_started(job), os.getpid(), address)
     log.info("run %s, incarnation %d, at %s", job.run, loop.state.incarnations - 1, address)
     closing = asyncio.Event()
     serve(server, loop, job.token, closing)
@@ -135,24 +134,17 @@ async def _broken(loop: Loop) -> None:
     await loop.broken
 
 
-def _run_started(job: Job, version: str) -> e.RunStarted:
+def _run_started(job: Job) -> e.RunStarted:
     return e.RunStarted(
         run=job.run,
         command=(job.script, *job.script_args),
         nnodes=job.nnodes,
         policy=job.policy,
         chaos_allowed=job.chaos_allowed,
-        harness_version=version,
+        harness_version=version(),
         master_port=job.master_port,
         master_addr=job.master_addr,
     )
-
-
-def _version() -> str:
-    try:
-        return metadata.version("train-harness")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _log_to(path: Path) -> None:
