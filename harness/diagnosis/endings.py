@@ -101,15 +101,20 @@ def _ending(attempt: AttemptState, rank: RankState) -> Ending | None:
 
 
 def _raised(attempt: AttemptState, rank: RankState, raised: e.WorkerRaised) -> Ending:
-    text = f"{raised.exc_type}: {raised.message}\n{raised.traceback}"
     exited = rank.exited
+    what, message = raised.exc_type, raised.message
+    kind = _kind_of_error(f"{what}: {message}", raised.traceback, raised.cause)
+    if what == "KeyboardInterrupt":
+        kind, what = "signal", "SIGINT"
+    elif what == "SystemExit":
+        message = _exit_message(rank, message)
     return Ending(
         rank=rank.rank,
-        kind=_kind_of_error(f"{raised.exc_type}: {raised.message}", raised.traceback, raised.cause),
+        kind=kind,
         at_ns=raised.raised_ns,
-        what=raised.exc_type,
-        message=raised.message,
-        text=f"{text}\n{raised.cause}",
+        what=what,
+        message=message,
+        text=f"{what}: {message}\n{raised.traceback}\n{raised.cause}",
         where=raised.where,
         start_up=raised.collectives == 0 and raised.step == 0,
         step=max(raised.step, rank.step),
@@ -118,6 +123,13 @@ def _raised(attempt: AttemptState, rank: RankState, raised: e.WorkerRaised) -> E
         rss_bytes=0 if exited is None else exited.max_rss_bytes,
         evidence=_refs(attempt, rank, raised=f"raised {raised.exc_type}"),
     )
+
+
+def _exit_message(rank: RankState, code: str) -> str:
+    """`sys.exit(2)` says nothing; what was printed before it often does."""
+    lines = rank.evidence.last_lines if rank.evidence is not None else ()
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"{code}; its last line was: {said}" if said and said not in code else code
 
 
 def _kind_of_error(headline: str, traceback: str, cause: str) -> Kind:

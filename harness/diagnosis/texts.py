@@ -91,10 +91,12 @@ class LoggedException:
 def last_exception(lines: Sequence[str]) -> LoggedException | None:
     """The exception whose traceback ends `lines`' last one; None when there is no traceback."""
     starts = [at for at, line in enumerate(lines) if _TRACEBACK.match(line)]
+    # The head of a long traceback may have scrolled out of the lines that were kept.
+    starts = starts or [at for at, line in enumerate(lines) if _FRAME.match(line)][:1]
     if not starts:
         return None
     where: Where | None = None
-    for at in range(starts[-1] + 1, len(lines)):
+    for at in range(starts[-1], len(lines)):
         frame = _FRAME.match(lines[at])
         if frame is not None:
             if where is None or not _LIBRARY.search(frame["file"]):
