@@ -32,7 +32,7 @@ class RankState:
     status: RankStatus = "not_started"
     phase: str = "init"
     phase_ns: int = 0
-    """When it entered the phase, by its own word; 0 when only its pulse said so."""
+    """When it entered the phase; later by up to a pulse interval when its pulse said so."""
     step: int = 0
     step_ns: int = 0
     loss: float | None = None
@@ -419,7 +419,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
     if done_here and attempt.first_step_ns == 0 and at_ns >= attempt.started_ns:
         attempt.first_step_ns = at_ns
     if pulse.phase != rank.phase:
-        rank.phase, rank.phase_ns = pulse.phase, 0
+        rank.phase, rank.phase_ns = pulse.phase, stamp.wall_ns
     rank.step, rank.step_ns = pulse.step, pulse.step_ns
     rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
     rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps

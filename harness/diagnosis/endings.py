@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness import events as e
-from harness.diagnosis.texts import is_cry, is_timeout, last_exception
+from harness.diagnosis.texts import headline, is_cry, is_timeout, last_exception
 from harness.incidents import EvidenceRef, Where
 from harness.state import AttemptState, RankState
 
@@ -46,7 +46,7 @@ class Ending:
     @property
     def says(self) -> str:
         """`ValueError: text`, `SIGKILL`, `exit code 3`."""
-        return f"{self.what}: {first_line(self.message)}" if self.message else self.what
+        return f"{self.what}: {headline(self.message)}" if self.message else self.what
 
 
 def endings(attempt: AttemptState) -> dict[int, Ending]:
@@ -65,10 +65,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def first_line(text: str) -> str:
-    return text.strip().partition("\n")[0].strip()
 
 
 def log_file(attempt: int, rank: int) -> str:
@@ -132,13 +128,13 @@ def _exit_message(rank: RankState, code: str) -> str:
     return f"{code}; its last line was: {said}" if said and said not in code else code
 
 
-def _kind_of_error(headline: str, traceback: str, cause: str) -> Kind:
+def _kind_of_error(said: str, traceback: str, cause: str) -> Kind:
     """A chain that begins with a cry is a cry, whatever was raised on top of it."""
     frames = [line for line in traceback.splitlines() if line.lstrip().startswith("File ")]
     innermost = frames[-1] if frames else ""
     if "torch/distributed/" in innermost or "_engine_run_backward" in innermost:
-        headline = f"torch.distributed {headline}"
-    for text in (headline, cause):
+        said = f"torch.distributed {said}"
+    for text in (said, cause):
         if is_timeout(text):
             return "timed_out"
         if is_cry(text):
@@ -180,7 +176,7 @@ def _coded(attempt: AttemptState, rank: RankState, exited: e.WorkerExited) -> En
         what, message, where = logged.exc_type, logged.message, logged.where
     elif told:
         kind = _kind_of_error(told, "", "")
-        message = first_line(told)
+        message = headline(told)
     return Ending(
         rank=rank.rank,
         kind=kind,
@@ -222,7 +218,7 @@ def _error_file(content: str | None) -> str:
     try:
         message = json.loads(content)["message"]
     except (ValueError, TypeError, KeyError):
-        return first_line(content)
+        return headline(content)
     if isinstance(message, dict):
         extra = message.get("extraInfo")
         stack = extra.get("py_callstack") if isinstance(extra, dict) else None

@@ -45,6 +45,8 @@ _SIZES_DIFFER = re.compile(
     r"enforce ?(?:fail|notmet)|op\.preamble\.length|preamble.*nbytes", re.IGNORECASE
 )
 
+_SOURCE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h|hpp):\d+\]\s*")
+
 _LAST_LINE = re.compile(
     r"^(?:\[rank\d+\]:\s?)?(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?)"
     r"(?:: (?P<message>.*))?$"
@@ -76,6 +78,11 @@ def names_late_ranks(text: str) -> tuple[int, ...]:
 def is_size_abort(text: str) -> bool:
     """Whether Gloo aborted because more bytes came than the operation has room for."""
     return bool(_SIZES_DIFFER.search(text))
+
+
+def headline(text: str) -> str:
+    """First line of a message, without the place in a C++ source that Gloo puts before it."""
+    return _SOURCE.sub("", text.strip().partition("\n")[0].strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

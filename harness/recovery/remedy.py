@@ -70,8 +70,8 @@ def _by_kind(verdict: Verdict) -> Remedy | None:
             )
         case _, "timeout":
             return _stop(
-                "the group's timeout is shorter than the work the ranks wait for; give it a"
-                " longer timeout or do the work before the run",
+                "the group's timeout is shorter than the work waited for; raise one or move the"
+                " other",
                 ExitCode.HANG,
             )
         case "node_lost", _:
@@ -116,10 +116,10 @@ def _by_history(state: RunState, verdict: Verdict, policy: Policy) -> Remedy | N
         return None
     attempts = ranks_text([*(incident.verdict.attempt for incident in same), verdict.attempt])
     step, group, seq = _place(verdict)
-    at = f"after step {step}" if step else f"collective #{seq} of {group}" if group else "start-up"
+    at = f"after step {step}" if step else f"collective #{seq} of {group}" if group else "no step"
     return _stop(
-        f"the same failure came back at the same place ({at}, attempts {attempts}); a restart is"
-        " all that could be changed, and it did not help",
+        f"the same failure again at the same place ({at}, attempts {attempts}); restarting does not"
+        " help",
         _own_code(verdict, ExitCode.GAVE_UP),
     )
 
@@ -180,8 +180,8 @@ def _restart(state: RunState, verdict: Verdict) -> Remedy:
     number = len(state.attempts)
     return Remedy(
         action="restart",
-        reason=f"{_may_help(verdict)} (restart {number} of at most {policy.max_restarts}"
-        f" within {policy.restart_window:g} s)",
+        reason=f"{_may_help(verdict)} (restart {number}; {policy.max_restarts} are allowed in"
+        f" {policy.restart_window:g} s)",
     )
 
 
