@@ -32,7 +32,7 @@ class RankState:
     status: RankStatus = "not_started"
     phase: str = "init"
     phase_ns: int = 0
-    """When it entered the phase, by its own word; 0 when only its pulse said so."""
+    """When it entered the phase; later by up to a pulse interval when its pulse said so."""
     step: int = 0
     step_ns: int = 0
     loss: float | None = None
@@ -186,12 +186,11 @@ def fold(state: RunState, record: e.Record) -> RunState:
     """`state` after `record`."""
     stamp, event = record.stamp, record.event
     state.last_ns = max(state.last_ns, stamp.wall_ns)
-    if stamp.source.startswith("agent:"):
-        node = state.nodes.get(int(stamp.source.partition(":")[2]))
-        if node is not None:
-            # The journal's newest time stands in for the arrival: a node whose clock is behind
-            # must not look silent.
-            node.seen_ns = state.last_ns
+    kind, _, number = stamp.source.partition(":")
+    if kind == "agent" and number.isdigit() and (node := state.nodes.get(int(number))):
+        # The journal's newest time stands in for the arrival: a node whose clock is behind must
+        # not look silent.
+        node.seen_ns = state.last_ns
     _fold(state, stamp, event)
     return state
 
@@ -292,7 +291,7 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             if rank is not None:
                 rank.phase, rank.phase_ns = event.phase, stamp.wall_ns
         case e.MeshDeclared():
-            state.coordinates[event.rank] = dict(zip(event.names, event.coordinates, strict=True))
+            state.coordinates[event.rank] = dict(zip(event.names, event.coordinates, strict=False))
             if state.mesh is None or event.rank <= state.mesh.rank:
                 state.mesh = event
         case e.GroupCreated():
@@ -420,7 +419,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
     if done_here and attempt.first_step_ns == 0 and at_ns >= attempt.started_ns:
         attempt.first_step_ns = at_ns
     if pulse.phase != rank.phase:
-        rank.phase, rank.phase_ns = pulse.phase, 0
+        rank.phase, rank.phase_ns = pulse.phase, stamp.wall_ns
     rank.step, rank.step_ns = pulse.step, pulse.step_ns
     rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
     rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps

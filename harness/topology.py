@@ -79,3 +79,8 @@ def ranks_text(ranks: Sequence[int]) -> str:
             parts.append(str(start) if start == previous else f"{start}-{previous}")
             start = previous = rank
     return ",".join(parts)
+
+
+def ranks_name(ranks: Sequence[int]) -> str:
+    """`[3]` as `rank 3`, `[0, 1, 2]` as `ranks 0-2`."""
+    return f"rank{'' if len(set(ranks)) == 1 else 's'} {ranks_text(ranks)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness import events as e
-from harness.diagnosis.texts import is_cry, is_timeout, last_exception
+from harness.diagnosis.texts import headline, is_cry, is_timeout, last_exception
 from harness.incidents import EvidenceRef, Where
 from harness.state import AttemptState, RankState
 
@@ -46,7 +46,7 @@ class Ending:
     @property
     def says(self) -> str:
         """`ValueError: text`, `SIGKILL`, `exit code 3`."""
-        return f"{self.what}: {first_line(self.message)}" if self.message else self.what
+        return f"{self.what}: {headline(self.message)}" if self.message else self.what
 
 
 def endings(attempt: AttemptState) -> dict[int, Ending]:
@@ -65,10 +65,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def first_line(text: str) -> str:
-    return text.strip().partition("\n")[0].strip()
 
 
 def log_file(attempt: int, rank: int) -> str:
@@ -101,15 +97,20 @@ def _ending(attempt: AttemptState, rank: RankState) -> Ending | None:
 
 
 def _raised(attempt: AttemptState, rank: RankState, raised: e.WorkerRaised) -> Ending:
-    text = f"{raised.exc_type}: {raised.message}\n{raised.traceback}"
     exited = rank.exited
+    what, message = raised.exc_type, raised.message
+    kind = _kind_of_error(f"{what}: {message}", raised.traceback, raised.cause)
+    if what == "KeyboardInterrupt":
+        kind, what = "signal", "SIGINT"
+    elif what == "SystemExit":
+        message = _exit_message(rank, message)
     return Ending(
         rank=rank.rank,
-        kind=_kind_of_error(f"{raised.exc_type}: {raised.message}", raised.traceback, raised.cause),
+        kind=kind,
         at_ns=raised.raised_ns,
-        what=raised.exc_type,
-        message=raised.message,
-        text=f"{text}\n{raised.cause}",
+        what=what,
+        message=message,
+        text=f"{what}: {message}\n{raised.traceback}\n{raised.cause}",
         where=raised.where,
         start_up=raised.collectives == 0 and raised.step == 0,
         step=max(raised.step, rank.step),
@@ -120,13 +121,20 @@ def _raised(attempt: AttemptState, rank: RankState, raised: e.WorkerRaised) -> E
     )
 
 
-def _kind_of_error(headline: str, traceback: str, cause: str) -> Kind:
+def _exit_message(rank: RankState, code: str) -> str:
+    """`sys.exit(2)` says nothing; what was printed before it often does."""
+    lines = rank.evidence.last_lines if rank.evidence is not None else ()
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"{code}; its last line was: {said}" if said and said not in code else code
+
+
+def _kind_of_error(said: str, traceback: str, cause: str) -> Kind:
     """A chain that begins with a cry is a cry, whatever was raised on top of it."""
     frames = [line for line in traceback.splitlines() if line.lstrip().startswith("File ")]
     innermost = frames[-1] if frames else ""
     if "torch/distributed/" in innermost or "_engine_run_backward" in innermost:
-        headline = f"torch.distributed {headline}"
-    for text in (headline, cause):
+        said = f"torch.distributed {said}"
+    for text in (said, cause):
         if is_timeout(text):
             return "timed_out"
         if is_cry(text):
@@ -168,7 +176,7 @@ def _coded(attempt: AttemptState, rank: RankState, exited: e.WorkerExited) -> En
         what, message, where = logged.exc_type, logged.message, logged.where
     elif told:
         kind = _kind_of_error(told, "", "")
-        message = first_line(told)
+        message = headline(told)
     return Ending(
         rank=rank.rank,
         kind=kind,
@@ -210,7 +218,7 @@ def _error_file(content: str | None) -> str:
     try:
         message = json.loads(content)["message"]
     except (ValueError, TypeError, KeyError):
-        return first_line(content)
+        return headline(content)
     if isinstance(message, dict):
         extra = message.get("extraInfo")
         stack = extra.get("py_callstack") if isinstance(extra, dict) else None

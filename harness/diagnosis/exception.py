@@ -10,7 +10,7 @@ from harness.diagnosis.endings import Ending
 from harness.diagnosis.scene import Scene
 from harness.diagnosis.signature import Signature, place_text
 from harness.incidents import Finding
-from harness.topology import ranks_text
+from harness.topology import ranks_name
 
 TRANSIENT = frozenset(
     {
@@ -70,7 +70,7 @@ def _finding(scene: Scene, group: list[Ending]) -> Finding:
 
 
 def _reason(first: Ending, ranks: tuple[int, ...], everywhere: bool) -> str:
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks_text(ranks)}"
+    who = ranks_name(ranks)
     if first.kind == "code" and not first.message:
         said = f"{who} left with {first.what} and said nothing"
     elif first.kind == "code":

@@ -4,7 +4,10 @@ from harness.diagnosis.endings import Ending
 from harness.diagnosis.scene import Scene
 from harness.diagnosis.signature import Signature
 from harness.incidents import Finding
-from harness.topology import ranks_text
+from harness.topology import ranks_name
+
+_SLACK_NS = 500_000_000
+"""A pulse tells of a phase with some delay; its consequences may be known before."""
 
 
 def find(scene: Scene) -> list[Finding]:
@@ -20,18 +23,18 @@ def find(scene: Scene) -> list[Finding]:
     early = _least_advanced(left)
     ranks = tuple(sorted(ending.rank for ending in early))
     first = min(early, key=lambda ending: ending.at_ns)
-    others = ranks_text([ending.rank for ending in cries])
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks_text(ranks)}"
+    others = ranks_name([ending.rank for ending in cries])
+    who = ranks_name(ranks)
     return [
         Finding(
             verdict="rank_exited_early",
             ranks=ranks,
             cause=f"it finished and {first.what} while the others still needed it"
             f"{_steps(scene, early)}",
-            reason=f"{who} {first.what}; rank {others} then failed because a peer was gone, and no"
+            reason=f"{who} {first.what}; {others} then failed because a peer was gone, and no"
             " rank had failed before",
             confidence="proven" if first.evidence else "likely",
-            onset_ns=first.at_ns,
+            onset_ns=min(first.at_ns, first_cry),
             evidence=(
                 *(ref for ending in early[:8] for ref in ending.evidence),
                 *(ref for ending in cries[:2] for ref in ending.evidence[:1]),
@@ -52,7 +55,7 @@ def _without_groups(scene: Scene, first_cry_ns: int) -> list[Ending]:
             phase=rank.phase,
         )
         for rank in scene.alive
-        if rank.phase == "teardown" and 0 < rank.phase_ns <= first_cry_ns
+        if rank.phase == "teardown" and 0 < rank.phase_ns <= first_cry_ns + _SLACK_NS
     ]
 
 

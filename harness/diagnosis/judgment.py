@@ -23,7 +23,7 @@ from harness.diagnosis.signature import Signature, place_text
 from harness.incidents import FAMILY_OF, Finding, Verdict
 from harness.policy import Policy
 from harness.state import RunState
-from harness.topology import ranks_text
+from harness.topology import ranks_name
 
 _SAME_INSTANT_NS = 20_000_000
 """Cries this close to each other cannot be put in order."""
@@ -168,7 +168,7 @@ def _only_cries(scene: Scene) -> Finding:
         verdict="exception",
         ranks=ranks,
         cause=first.says,
-        reason=f"only broken connections are reported; rank {ranks_text(ranks)} lost one first, and"
+        reason=f"only broken connections are reported; {ranks_name(ranks)} lost one first, and"
         " nothing shows which end broke it",
         confidence="possible",
         onset_ns=first.at_ns,

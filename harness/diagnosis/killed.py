@@ -6,7 +6,7 @@ from harness.diagnosis.endings import Ending
 from harness.diagnosis.scene import Scene
 from harness.diagnosis.signature import Signature, place_text
 from harness.incidents import Finding
-from harness.topology import ranks_text
+from harness.topology import ranks_name
 
 _MEANING = {
     "SIGSEGV": "it touched memory that is not its own",
@@ -36,7 +36,7 @@ def find(scene: Scene, unexplained: Iterable[Ending]) -> list[Finding]:
 def _finding(group: list[Ending]) -> Finding:
     first = group[0]
     ranks = tuple(sorted(ending.rank for ending in group))
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks_text(ranks)}"
+    who = ranks_name(ranks)
     return Finding(
         verdict="killed_by_signal",
         ranks=ranks,

@@ -13,7 +13,7 @@ from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.texts import is_size_abort
 from harness.incidents import EvidenceRef, Finding, Where
 from harness.state import RunState
-from harness.topology import ranks_text
+from harness.topology import ranks_name
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather"})
 """Operations whose input is of one size on all ranks. Gather, scatter and all-to-all are not."""
@@ -157,7 +157,7 @@ def _aborted_alone(scene: Scene, meetings: list[_Meeting]) -> list[Finding]:
     others = sorted(meeting.entries)
     tied = len(others) == 1
     reason = (
-        f"more bytes came than rank {rank} had room for, so it aborted; rank {ranks_text(others)}"
+        f"more bytes came than rank {rank} had room for, so it aborted; {ranks_name(others)}"
         f" agree{'s' if tied else ''} on the operation, rank {rank}'s record died with it"
     )
     if tied:
@@ -232,7 +232,7 @@ def _numbers(meeting: _Meeting, odd: list[int]) -> str:
     others = sorted(meeting.entries.keys() - set(odd))
     return (
         f"{len(odd)} of {len(meeting.entries)} recorded ranks differ from"
-        f" {f'rank {ranks_text(others)}' if others else 'each other'}"
+        f" {ranks_name(others) if others else 'each other'}"
     )
 
 
@@ -241,7 +241,7 @@ def _table(meeting: _Meeting) -> str:
     groups: dict[str, list[int]] = {}
     for rank, entry in sorted(meeting.entries.items()):
         groups.setdefault(_text(entry), []).append(rank)
-    return ", ".join(f"rank {ranks_text(ranks)} {text}" for text, ranks in groups.items())
+    return ", ".join(f"{ranks_name(ranks)} {text}" for text, ranks in groups.items())
 
 
 def _text(entry: Collective) -> str:

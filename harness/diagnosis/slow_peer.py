@@ -6,7 +6,7 @@ from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.texts import names_late_ranks
 from harness.incidents import EvidenceRef, Finding
 from harness.state import RankState
-from harness.topology import ranks_text
+from harness.topology import ranks_name
 
 
 def find(scene: Scene) -> list[Finding]:
@@ -26,18 +26,18 @@ def find(scene: Scene) -> list[Finding]:
 def _finding(late: list[RankState], timeouts: list[Ending]) -> Finding:
     first = min(timeouts, key=lambda ending: ending.at_ns)
     ranks = tuple(sorted(rank.rank for rank in late))
-    who = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {ranks_text(ranks)} are"
+    who = f"{ranks_name(ranks)} {'is' if len(ranks) == 1 else 'are'}"
     evidence = late[0].evidence
     where = None if evidence is None else evidence.user_frame
     doing = "" if where is None else f", in {where.function}"
     state = "" if evidence is None or evidence.process is None else evidence.process.state
     busy = {"R": " and computing", "D": " and reading or writing"}.get(state, "")
-    waited = ranks_text([ending.rank for ending in timeouts])
+    waited = ranks_name([ending.rank for ending in timeouts])
     return Finding(
         verdict="timeout_waiting_for_slow_rank",
         ranks=ranks,
-        cause=f"rank {waited} gave up waiting: {first.says}; {who} alive{busy}{doing}",
-        reason=f"rank {waited} failed by a timeout of the group, not by a lost peer, while {who}"
+        cause=f"{waited} gave up waiting: {first.says}; {who} alive{busy}{doing}",
+        reason=f"{waited} failed by a timeout of the group, not by a lost peer, while {who}"
         f" alive{busy}, outside any collective",
         confidence="proven" if busy else "likely",
         onset_ns=first.at_ns,

@@ -6,7 +6,7 @@ from harness.diagnosis import dataloader_worker, device_fault, out_of_memory, po
 from harness.diagnosis.endings import Ending
 from harness.diagnosis.signature import Signature, place_text
 from harness.incidents import Finding
-from harness.topology import ranks_text
+from harness.topology import ranks_name
 
 EXPLAINERS: Mapping[str, Callable[[Ending], str | None]] = {
     "dataloader_worker_died": dataloader_worker.explains,
@@ -44,7 +44,7 @@ def _explain(ending: Ending) -> tuple[str, str]:
 def _finding(verdict: str, group: list[tuple[Ending, str]]) -> Finding:
     first, cause = min(group, key=lambda item: item[0].at_ns)
     ranks = tuple(sorted(ending.rank for ending, _ in group))
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks_text(ranks)}"
+    who = ranks_name(ranks)
     when = f"after step {first.step}" if first.step else "before the first counted step"
     return Finding(
         verdict=verdict,

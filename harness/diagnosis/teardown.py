@@ -7,7 +7,7 @@ from harness.diagnosis.endings import Ending
 from harness.diagnosis.scene import Scene
 from harness.diagnosis.signature import Signature
 from harness.incidents import Finding
-from harness.topology import ranks_text
+from harness.topology import ranks_name
 
 _BY_ITSELF = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
 """Signals that a process brings on itself. One that was sent is a kill, whenever it comes."""
@@ -27,7 +27,7 @@ def find(scene: Scene, unexplained: Iterable[Ending]) -> tuple[list[Finding], li
         return [], rest
     first = min(aborted, key=lambda ending: ending.at_ns)
     ranks = tuple(sorted(ending.rank for ending in aborted))
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks_text(ranks)}"
+    who = ranks_name(ranks)
     finding = Finding(
         verdict="teardown_abort",
         ranks=ranks,

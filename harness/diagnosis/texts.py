@@ -45,6 +45,8 @@ _SIZES_DIFFER = re.compile(
     r"enforce ?(?:fail|notmet)|op\.preamble\.length|preamble.*nbytes", re.IGNORECASE
 )
 
+_SOURCE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h|hpp):\d+\]\s*")
+
 _LAST_LINE = re.compile(
     r"^(?:\[rank\d+\]:\s?)?(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?)"
     r"(?:: (?P<message>.*))?$"
@@ -78,6 +80,11 @@ def is_size_abort(text: str) -> bool:
     return bool(_SIZES_DIFFER.search(text))
 
 
+def headline(text: str) -> str:
+    """First line of a message, without the place in a C++ source that Gloo puts before it."""
+    return _SOURCE.sub("", text.strip().partition("\n")[0].strip())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedException:
     """The last traceback of a log."""
@@ -91,10 +98,12 @@ class LoggedException:
 def last_exception(lines: Sequence[str]) -> LoggedException | None:
     """The exception whose traceback ends `lines`' last one; None when there is no traceback."""
     starts = [at for at, line in enumerate(lines) if _TRACEBACK.match(line)]
+    # The head of a long traceback may have scrolled out of the lines that were kept.
+    starts = starts or [at for at, line in enumerate(lines) if _FRAME.match(line)][:1]
     if not starts:
         return None
     where: Where | None = None
-    for at in range(starts[-1] + 1, len(lines)):
+    for at in range(starts[-1], len(lines)):
         frame = _FRAME.match(lines[at])
         if frame is not None:
             if where is None or not _LIBRARY.search(frame["file"]):

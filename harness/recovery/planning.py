@@ -29,7 +29,7 @@ from harness.recovery.launching import (
 )
 from harness.recovery.remedy import choose
 from harness.state import AttemptState, Collection, RunState
-from harness.topology import ranks_text
+from harness.topology import ranks_name, ranks_text
 
 
 def plan(state: RunState, now_ns: int) -> list[Decision]:
@@ -119,7 +119,7 @@ def _finish(state: RunState, attempt: AttemptState) -> list[Decision]:
         state,
         "failed",
         ExitCode.SCRIPT_FAILED,
-        f"the script ended, but rank {ranks_text(sorted(attempt.failed))} failed on the way out",
+        f"the script ended, but {ranks_name(sorted(attempt.failed))} failed on the way out",
     )
 
 
@@ -173,7 +173,7 @@ def _judge(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision
 def _trouble_text(attempt: AttemptState) -> str:
     if attempt.lost_nodes:
         return f"node {ranks_text(sorted(attempt.lost_nodes))} was lost"
-    return f"rank {ranks_text(sorted(attempt.failed))} failed"
+    return f"{ranks_name(sorted(attempt.failed))} failed"
 
 
 def _wind_down(

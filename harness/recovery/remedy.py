@@ -70,8 +70,8 @@ def _by_kind(verdict: Verdict) -> Remedy | None:
             )
         case _, "timeout":
             return _stop(
-                "the group's timeout is shorter than the work the ranks wait for; give it a"
-                " longer timeout or do the work before the run",
+                "the group's timeout is shorter than the work waited for; raise one or move the"
+                " other",
                 ExitCode.HANG,
             )
         case "node_lost", _:
@@ -115,10 +115,11 @@ def _by_history(state: RunState, verdict: Verdict, policy: Policy) -> Remedy | N
     if len(same) + 1 < limit or not _comparable(verdict):
         return None
     attempts = ranks_text([*(incident.verdict.attempt for incident in same), verdict.attempt])
-    at = f"after step {verdict.step}" if verdict.step else "before any counted step"
+    step, group, seq = _place(verdict)
+    at = f"after step {step}" if step else f"collective #{seq} of {group}" if group else "no step"
     return _stop(
-        f"the same failure came back at the same place ({at}, attempts {attempts}); a restart is"
-        " all that could be changed, and it did not help",
+        f"the same failure again at the same place ({at}, attempts {attempts}); restarting does not"
+        " help",
         _own_code(verdict, ExitCode.GAVE_UP),
     )
 
@@ -130,16 +131,26 @@ def _same_failures(incidents: Iterable[Incident], verdict: Verdict) -> list[Inci
         if incident.action == "report":
             continue
         earlier = incident.verdict
-        if earlier.signature != verdict.signature or earlier.step != verdict.step:
+        if earlier.signature != verdict.signature or _place(earlier) != _place(verdict):
             break
         same.append(incident)
     return same
 
 
+def _place(verdict: Verdict) -> tuple[int, str, int]:
+    """The step; where none is counted, the collective that the ranks had come to."""
+    ref = verdict.collective
+    if verdict.step > 0 or ref is None:
+        return verdict.step, "", 0
+    return 0, ref.pg_desc or ref.pg, ref.seq_id
+
+
 def _comparable(verdict: Verdict) -> bool:
-    """Whether an equal step and signature mean the same failure: where no step is counted and
+    """Whether an equal place and signature mean the same failure: where no place is known and
     the signal came from outside, two kills have nothing in common but the rank."""
-    return verdict.step > 0 or Signature.parse(verdict.signature).what not in OUTSIDE_SIGNALS
+    if _place(verdict) != (0, "", 0):
+        return True
+    return Signature.parse(verdict.signature).what not in OUTSIDE_SIGNALS
 
 
 def _by_budget(state: RunState, verdict: Verdict, policy: Policy, now_ns: int) -> Remedy | None:
@@ -169,8 +180,8 @@ def _restart(state: RunState, verdict: Verdict) -> Remedy:
     number = len(state.attempts)
     return Remedy(
         action="restart",
-        reason=f"{_may_help(verdict)} (restart {number} of at most {policy.max_restarts}"
-        f" within {policy.restart_window:g} s)",
+        reason=f"{_may_help(verdict)} (restart {number}; {policy.max_restarts} are allowed in"
+        f" {policy.restart_window:g} s)",
     )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from harness import events as e
-from tests.replay.replaying import _DECIDED, write
+from tests.replay.replaying import DECIDED, write
 from tests.replay.scenarios import SCENARIOS
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -13,7 +13,7 @@ def main() -> None:
     for scenario in SCENARIOS:
         folder = RECORDINGS / scenario.name
         happened: list[e.Record] = [
-            record for record in scenario.build().records if not isinstance(record.event, _DECIDED)
+            record for record in scenario.build().records if not isinstance(record.event, DECIDED)
         ]
         write(folder, happened, scenario.expected)
 

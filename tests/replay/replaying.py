@@ -13,7 +13,7 @@ from harness import codec, recovery
 from harness import events as e
 from harness.state import RunState, fold
 
-_DECIDED = (e.OrderGiven, e.AttemptStarted, e.IncidentOpened, e.IncidentClosed, e.RunEnded)
+DECIDED = (e.OrderGiven, e.AttemptStarted, e.IncidentOpened, e.IncidentClosed, e.RunEnded)
 
 
 def read(path: Path) -> list[e.Record]:
@@ -52,7 +52,7 @@ def replay(records: Iterable[e.Record]) -> RunState:
         now_ns = max(now_ns, until_ns)
 
     for record in records:
-        if isinstance(record.event, _DECIDED):
+        if isinstance(record.event, DECIDED):
             continue
         advance(record.stamp.wall_ns)
         fold(state, record)

@@ -118,7 +118,7 @@ def test_a_card_names_rank_coordinates_node_cause_line_and_cost() -> None:
         "  when: after step 7 of attempt 0",
         "  victims: ranks 0-2 waited for it or died of it",
         "  next: restart from the checkpoint of step 5: 2 steps done again",
-        "  why: the failure may have been of the moment (restart 1 of at most 3 within 3600 s)",
+        "  why: the failure may have been of the moment (restart 1; 3 are allowed in 3600 s)",
         "  evidence: brave-otter-12/incidents/001/ (proven)",
         "  more: harness explain exception",
     ]

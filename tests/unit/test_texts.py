@@ -76,3 +76,11 @@ def test_the_last_exception_of_a_log_with_its_users_line() -> None:
     assert (logged.exc_type, logged.message) == ("torch.UnpicklingError", "bad file")
     assert (logged.where.file, logged.where.line) == ("/home/u/train.py", 30)
     assert last_exception(["all is well", "ValueError: only mentioned"]) is None
+
+
+def test_a_traceback_without_its_head() -> None:
+    logged = last_exception(
+        ["    call()", '  File "/home/u/train.py", line 3, in f', "    x", "KeyError: 'x'"]
+    )
+    assert logged is not None
+    assert (logged.exc_type, logged.message) == ("KeyError", "'x'")
