@@ -15,6 +15,7 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.geometry import Region
 
+from harness.errors import ExitCode
 from harness.faults import Fault
 from harness.orders import Command, Inject, StopRun
 from harness.tui import paint
@@ -86,6 +87,7 @@ class HarnessApp(App[None]):
     #status {{ height: 1; background: #1a2027; }}
     #footer {{ height: 1; }}
     .hidden {{ display: none; }}
+    HarnessApp.ascii LinesView {{ scrollbar-size: 0 0; }}
     """
 
     def __init__(
@@ -105,8 +107,11 @@ class HarnessApp(App[None]):
         self.do = do
         self.run_argument = run_argument
         self.ascii_only = ascii_only
+        self.set_class(ascii_only, "ascii")
         self.clock = clock
         self.zone = zone
+        self.bug: Exception | None = None
+        """What broke the app, for whoever ran it."""
         self.cursor = 0
         self.page = "mesh"
         self.shown_view = self._build()
@@ -172,7 +177,14 @@ class HarnessApp(App[None]):
     def show(self) -> None:
         """Build the view of this moment and give every area its lines."""
         if not self.is_running or not self.screen_stack:
-            return
+            return  # a timer may still fire while the app is being taken down
+        try:
+            self._draw()
+        except Exception as error:  # the border of the app: the terminal is given back first
+            self.bug = error
+            self.exit(return_code=ExitCode.INTERNAL)
+
+    def _draw(self) -> None:
         before = self.shown_view
         self.shown_view = view = self._build()
         self.cursor = min(self.cursor, max(0, len(view.cells) - 1))

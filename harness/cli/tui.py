@@ -91,6 +91,8 @@ def _run_app(
         feed.stop()
         if logs is not None:
             logs.stop()
+    if app.bug is not None:
+        raise app.bug
     return app.return_code if app.return_code is not None else ExitCode.INTERNAL
 
 

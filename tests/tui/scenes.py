@@ -160,6 +160,7 @@ class Scene:
     def exit(
         self, rank: int, code: int | None, *, signal: int | None = None, ordered: bool = False
     ) -> None:
+        self.now_ns += SECOND // 100
         exited = e.WorkerExited(
             rank=rank,
             pid=5000 + 100 * self.attempt + rank,
@@ -168,7 +169,7 @@ class Scene:
             exited_ns=self.now_ns,
             ordered=ordered,
         )
-        self.add(exited, source="agent:0", after=0.01)
+        self.add(exited, source="agent:0")
 
     def evidence(self, collection: int, ranks: Sequence[int] = range(8)) -> None:
         order = o.CollectEvidence(collection=collection, attempt=self.attempt, why="rank 5 raised")
