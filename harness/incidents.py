@@ -145,3 +145,5 @@ class Incident:
     outcome: Outcome = "open"
     lost_steps: int | None = None
     """Steps done again because of this incident; known once the next attempt has resumed."""
+    exit_code: int = 1
+    """Exit code of the run when `action` is to stop it."""

@@ -14,6 +14,11 @@ class Policy:
     """The same failure signature at the same step this many times in a row stops the run."""
     evidence_budget: float = 5.0
     """Longest wait for evidence before a verdict is given without the missing part."""
+    settle: float = 0.5
+    """Longest wait, after the first sign of a crash that does not explain itself, for other ranks
+    to say more."""
+    stop_limit: float = 30.0
+    """Longest wait beyond `stop_grace` for a node to say that its workers are gone."""
     stop_grace: float = 2.0
     """From SIGTERM to SIGKILL when workers are stopped."""
     rendezvous_timeout: float = 600.0

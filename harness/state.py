@@ -15,6 +15,7 @@ from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
+from harness.topology import NodeRanks
 
 RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
 Stage = Literal["gathering", "storing", "running", "judging", "stopping", "ended"]
@@ -30,6 +31,8 @@ class RankState:
     pid: int = 0
     status: RankStatus = "not_started"
     phase: str = "init"
+    phase_ns: int = 0
+    """When it entered the phase, by its own word; 0 when only its pulse said so."""
     step: int = 0
     step_ns: int = 0
     loss: float | None = None
@@ -41,6 +44,13 @@ class RankState:
     raised: e.WorkerRaised | None = None
     exited: e.WorkerExited | None = None
     evidence: e.EvidenceTaken | None = None
+    refs: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """(source, seq) of the records behind `raised`, `exited` and `evidence`, by those names."""
+
+    @property
+    def alive(self) -> bool:
+        """Its process was started and is not known to be gone."""
+        return self.status in ("running", "raised")
 
 
 @dataclass(slots=True)
@@ -50,12 +60,31 @@ class AttemptState:
     index: int
     world_size: int
     ranks: dict[int, RankState]
+    nodes: dict[int, NodeRanks]
+    """Its nodes by node rank."""
     why: str
     started_ns: int
     first_step_ns: int = 0
     """When the first rank completed its first step of this attempt."""
     trouble_ns: int = 0
-    """Earliest sign of trouble: raised, or exited with an error without having been told to."""
+    """Earliest sign of trouble: raised, exited with an error without having been told to, or the
+    loss of a node."""
+    trouble_seen_ns: int = 0
+    """Stamp of the record that brought the first sign; never earlier than the sign itself by more
+    than what the report took."""
+    gone: set[int] = field(default_factory=set)
+    """Ranks whose process is known to be gone."""
+    failed: set[int] = field(default_factory=set)
+    """Ranks that raised, or exited with an error without having been told to."""
+    lost_nodes: dict[int, str] = field(default_factory=dict)
+    """Nodes that were lost while this was the newest attempt and not over, and why."""
+    lost_ns: int = 0
+    """When the first of them was called lost."""
+    start_ordered: set[int] = field(default_factory=set)
+    """Nodes that were told to start their workers."""
+    stop_ordered: set[int] = field(default_factory=set)
+    stop_ordered_ns: int = 0
+    """When the first node was told to stop its workers."""
     stopped_ns: int = 0
     """When no worker of it was left."""
     resumed_step: int | None = None
@@ -90,8 +119,10 @@ class Collection:
     attempt: int
     ordered_ns: int
     why: str
-    waiting: set[int]
-    """Nodes that have not answered yet."""
+    asked: set[int] = field(default_factory=set)
+    """Nodes that were asked."""
+    waiting: set[int] = field(default_factory=set)
+    """Those of them that have not answered yet."""
 
 
 @dataclass(slots=True)
@@ -105,6 +136,8 @@ class RunState:
     incarnations: int = 0
     """Times a controller took charge."""
     stage: Stage = "gathering"
+    stage_ns: int = 0
+    """When the stage was entered."""
     nodes: dict[int, NodeState] = field(default_factory=dict)
     attempts: list[AttemptState] = field(default_factory=list)
     store: e.StoreReady | None = None
@@ -124,6 +157,13 @@ class RunState:
     """The first accepted request to stop."""
     orders: dict[int, list[o.Order]] = field(default_factory=dict)
     """Orders given so far, by node, in order."""
+    injects: list[o.Inject] = field(default_factory=list)
+    """Accepted requests to do harm, in order; the first `injects_ordered` have been passed on."""
+    injects_ordered: int = 0
+    notices: list[str] = field(default_factory=list)
+    """Texts that were sent to screens."""
+    shut_down: set[int] = field(default_factory=set)
+    """Nodes that were told that the run is over."""
     ended: e.RunEnded | None = None
     ended_ns: int = 0
 
@@ -149,7 +189,9 @@ def fold(state: RunState, record: e.Record) -> RunState:
     if stamp.source.startswith("agent:"):
         node = state.nodes.get(int(stamp.source.partition(":")[2]))
         if node is not None:
-            node.seen_ns = stamp.wall_ns
+            # The journal's newest time stands in for the arrival: a node whose clock is behind
+            # must not look silent.
+            node.seen_ns = state.last_ns
     _fold(state, stamp, event)
     return state
 
@@ -166,22 +208,16 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
         case e.RunStarted():
             state.run = event
-            state.started_ns = stamp.wall_ns
+            state.started_ns = state.stage_ns = stamp.wall_ns
         case e.ControllerStarted():
             state.incarnations = event.incarnation + 1
+            for node in state.nodes.values():
+                # Nobody listened while there was no controller: silence counts from now.
+                node.seen_ns = state.last_ns
         case e.AgentJoined():
-            state.nodes[event.node_rank] = NodeState(
-                node_rank=event.node_rank,
-                host=event.host,
-                pid=event.pid,
-                local_world_size=event.local_world_size,
-                seen_ns=stamp.wall_ns,
-            )
+            _agent_joined(state, event)
         case e.AgentLost():
-            node = state.nodes.get(event.node_rank)
-            if node is not None:
-                node.connected = False
-                node.lost_why = event.why
+            _agent_lost(state, stamp, event)
         case e.ZygoteReady():
             _set_launching(state, event.node_rank, "zygote")
         case e.ZygoteUnused():
@@ -192,19 +228,17 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             state.store_failed = event
         case e.AttemptStarted():
             state.attempts.append(_new_attempt(stamp, event))
-            state.stage = "running"
+            _enter(state, stamp, "running")
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
         case e.RunEnded():
             state.ended = event
             state.ended_ns = stamp.wall_ns
-            state.stage = "ended"
+            _enter(state, stamp, "ended")
         case e.OrderGiven():
             _order_given(state, stamp, event)
         case e.CommandTaken():
-            state.commands.append(event)
-            if event.accepted and isinstance(event.command, o.StopRun) and state.stop is None:
-                state.stop = event.command
+            _command_taken(state, event)
         case e.FaultInjected():
             state.faults.append(event)
         case e.IncidentOpened():
@@ -246,14 +280,17 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.WorkerRaised():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
-                rank.raised, rank.status = event, "raised"
-                _trouble(state, stamp.attempt, event.raised_ns)
+                rank.raised = event
+                rank.refs["raised"] = (stamp.source, stamp.seq)
+                if rank.exited is None:
+                    rank.status = "raised"
+                _trouble(state, stamp, event.raised_ns, event.rank)
         case e.WorkerExited():
             _worker_exited(state, stamp, event)
         case e.PhaseChanged():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
-                rank.phase = event.phase
+                rank.phase, rank.phase_ns = event.phase, stamp.wall_ns
         case e.MeshDeclared():
             state.coordinates[event.rank] = dict(zip(event.names, event.coordinates, strict=True))
             if state.mesh is None or event.rank <= state.mesh.rank:
@@ -270,6 +307,7 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
                 rank.evidence = event
+                rank.refs["evidence"] = (stamp.source, stamp.seq)
         case _:
             pass
 
@@ -283,10 +321,70 @@ def _rank(state: RunState, attempt_index: int, rank: int) -> RankState | None:
     return None if attempt is None else attempt.ranks.get(rank)
 
 
-def _trouble(state: RunState, attempt_index: int, at_ns: int) -> None:
-    attempt = _attempt(state, attempt_index)
-    if attempt is not None and (attempt.trouble_ns == 0 or at_ns < attempt.trouble_ns):
+def _enter(state: RunState, stamp: e.Stamp, stage: Stage) -> None:
+    if state.stage != stage:
+        state.stage, state.stage_ns = stage, stamp.wall_ns
+
+
+def _trouble(state: RunState, stamp: e.Stamp, at_ns: int, rank: int | None) -> None:
+    attempt = _attempt(state, stamp.attempt)
+    if attempt is None:
+        return
+    if attempt.trouble_ns == 0 or at_ns < attempt.trouble_ns:
         attempt.trouble_ns = at_ns
+    if attempt.trouble_seen_ns == 0:
+        attempt.trouble_seen_ns = state.last_ns
+    if rank is not None:
+        attempt.failed.add(rank)
+
+
+def _agent_joined(state: RunState, event: e.AgentJoined) -> None:
+    node = state.nodes.get(event.node_rank)
+    if node is not None and node.pid == event.pid and node.host == event.host:
+        node.connected, node.lost_why, node.seen_ns = True, "", state.last_ns
+        return
+    state.nodes[event.node_rank] = NodeState(
+        node_rank=event.node_rank,
+        host=event.host,
+        pid=event.pid,
+        local_world_size=event.local_world_size,
+        seen_ns=state.last_ns,
+    )
+
+
+def _agent_lost(state: RunState, stamp: e.Stamp, event: e.AgentLost) -> None:
+    node = state.nodes.get(event.node_rank)
+    if node is None:
+        return
+    node.connected = False
+    node.lost_why = event.why
+    attempt = state.attempt
+    if attempt is None or state.stage not in ("running", "judging", "stopping"):
+        return
+    placed = attempt.nodes.get(event.node_rank)
+    if placed is None:
+        return
+    attempt.lost_nodes.setdefault(event.node_rank, event.why)
+    attempt.lost_ns = attempt.lost_ns or stamp.wall_ns
+    for rank in placed.ranks:
+        if rank not in attempt.gone:
+            attempt.ranks[rank].status = "exited"
+            attempt.gone.add(rank)
+    if attempt.trouble_ns == 0:
+        attempt.trouble_ns = attempt.trouble_seen_ns = stamp.wall_ns
+
+
+def _command_taken(state: RunState, event: e.CommandTaken) -> None:
+    state.commands.append(event)
+    if not event.accepted:
+        return
+    match event.command:
+        case o.StopRun():
+            state.stop = state.stop or event.command
+        case o.Inject():
+            state.injects.append(event.command)
+        case _:
+            assert_never(event.command)
 
 
 def _set_launching(state: RunState, node_rank: int, how: str) -> None:
@@ -305,6 +403,7 @@ def _new_attempt(stamp: e.Stamp, event: e.AttemptStarted) -> AttemptState:
         index=event.attempt,
         world_size=event.world_size,
         ranks=ranks,
+        nodes={node.node_rank: node for node in event.nodes},
         why=event.why,
         started_ns=stamp.wall_ns,
     )
@@ -315,22 +414,30 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
     rank = None if attempt is None else attempt.ranks.get(pulse.rank)
     if attempt is None or rank is None:
         return
-    if pulse.step > 0 and attempt.first_step_ns == 0 and pulse.step != attempt.resumed_step:
-        attempt.first_step_ns = pulse.step_ns or stamp.wall_ns
-    rank.step, rank.step_ns, rank.phase = pulse.step, pulse.step_ns, pulse.phase
+    at_ns = pulse.step_ns or stamp.wall_ns
+    # A rank that has just loaded a checkpoint shows that step without having completed it now.
+    done_here = pulse.step > 0 and pulse.step != attempt.resumed_step
+    if done_here and attempt.first_step_ns == 0 and at_ns >= attempt.started_ns:
+        attempt.first_step_ns = at_ns
+    if pulse.phase != rank.phase:
+        rank.phase, rank.phase_ns = pulse.phase, 0
+    rank.step, rank.step_ns = pulse.step, pulse.step_ns
     rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
     rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps
     rank.heartbeat_ns = pulse.heartbeat_ns
 
 
 def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> None:
-    rank = _rank(state, stamp.attempt, event.rank)
-    if rank is None:
+    attempt = _attempt(state, stamp.attempt)
+    rank = None if attempt is None else attempt.ranks.get(event.rank)
+    if attempt is None or rank is None:
         return
     rank.exited = event
+    rank.refs["exited"] = (stamp.source, stamp.seq)
     rank.status = "stopped" if event.ordered else "exited"
+    attempt.gone.add(event.rank)
     if not event.ordered and event.exit_code != 0:
-        _trouble(state, stamp.attempt, event.exited_ns)
+        _trouble(state, stamp, event.exited_ns, event.rank)
 
 
 def _checkpoint_saved(state: RunState, event: e.CheckpointSaved) -> None:
@@ -347,7 +454,7 @@ def _workers_stopped(state: RunState, stamp: e.Stamp, event: e.WorkersStopped) -
     if attempt is None:
         return
     attempt.stopped_nodes.add(event.node_rank)
-    if attempt.stopped_nodes >= {rank.node_rank for rank in attempt.ranks.values()}:
+    if attempt.stopped_nodes >= attempt.nodes.keys():
         attempt.stopped_ns = stamp.wall_ns
 
 
@@ -355,24 +462,43 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
     state.orders.setdefault(event.node_rank, []).append(event.order)
     match event.order:
         case o.HostStore():
-            state.stage, state.store, state.store_failed = "storing", None, None
-        case o.CollectEvidence(collection=index, attempt=attempt, why=why):
-            state.stage = "judging"
-            if not any(c.index == index for c in state.collections):
-                state.collections.append(
-                    Collection(
-                        index=index,
-                        attempt=attempt,
-                        ordered_ns=stamp.wall_ns,
-                        why=why,
-                        waiting=set(),
-                    )
-                )
-            state.collections[index].waiting.add(event.node_rank)
-        case o.StopWorkers():
-            state.stage = "stopping"
+            state.store, state.store_failed = None, None
+            _enter(state, stamp, "storing")
+        case o.StartWorkers(attempt=index):
+            attempt = _attempt(state, index)
+            if attempt is not None:
+                attempt.start_ordered.add(event.node_rank)
+        case o.CollectEvidence():
+            _collect(state, stamp, event.node_rank, event.order)
+        case o.StopWorkers(attempt=index):
+            attempt = _attempt(state, index)
+            if attempt is not None:
+                attempt.stop_ordered.add(event.node_rank)
+                attempt.stop_ordered_ns = attempt.stop_ordered_ns or stamp.wall_ns
+            _enter(state, stamp, "stopping")
+        case o.InjectFault():
+            state.injects_ordered += 1
+        case o.Shutdown():
+            state.shut_down.add(event.node_rank)
+        case o.Notify(text=text):
+            state.notices.append(text)
         case _:
-            pass
+            assert_never(event.order)
+
+
+def _collect(state: RunState, stamp: e.Stamp, node_rank: int, order: o.CollectEvidence) -> None:
+    _enter(state, stamp, "judging")
+    collection = next((c for c in state.collections if c.index == order.collection), None)
+    if collection is None:
+        collection = Collection(
+            index=order.collection,
+            attempt=order.attempt,
+            ordered_ns=stamp.wall_ns,
+            why=order.why,
+        )
+        state.collections.append(collection)
+    collection.asked.add(node_rank)
+    collection.waiting.add(node_rank)
 
 
 def _incident_closed(state: RunState, event: e.IncidentClosed) -> None:

@@ -8,11 +8,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from harness import events as e
 from harness.config import Job
@@ -21,9 +19,10 @@ from harness.controller.launcher_line import launcher_lines
 from harness.controller.loop import Decider, Loop
 from harness.controller.service import serve
 from harness.controller.upkeep import keep_durable, notice_silence
-from harness.errors import ExitCode, HarnessError
+from harness.errors import ExitCode, HarnessError, UsageError
 from harness.journal import FILE_NAME, JournalWriter
 from harness.wire.server import open_server
+from harness.wire.waiting import first_of, within
 
 log = logging.getLogger("harness.controller")
 
@@ -87,7 +86,7 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
     )
     ready.tell({"address": address})
     try:
-        await _until_first(
+        await first_of(
             _run_is_over(loop),
             _launcher_is_gone(loop),
             notice_silence(loop),
@@ -106,7 +105,7 @@ async def _run_is_over(loop: Loop) -> None:
     assert loop.state.ended is not None
     log.info("run ended: %s (%s)", loop.state.ended.outcome, loop.state.ended.reason)
     with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(loop.agents.all_departed(), _FAREWELL_SECONDS)
+        await within(_FAREWELL_SECONDS, loop.agents.all_departed())
 
 
 async def _launcher_is_gone(loop: Loop) -> None:
@@ -121,19 +120,6 @@ async def _launcher_is_gone(loop: Loop) -> None:
 
 async def _broken(loop: Loop) -> None:
     await loop.broken
-
-
-async def _until_first(*works: Coroutine[Any, Any, None]) -> None:
-    """Run all until the first ends or fails."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
 
 
 def _run_started(job: Job, version: str) -> e.RunStarted:
@@ -160,7 +146,7 @@ def _log_to(path: Path) -> None:
     try:
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
-        raise HarnessError(f"cannot write {path}: {error.strerror}") from None
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

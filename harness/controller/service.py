@@ -49,7 +49,8 @@ class _Control(pb_grpc.ControlServicer):
         agent.linked = True
         agent.news.set()  # an older stream of this agent sees that it is no longer wanted
         stream = agent.join_streams
-        log.info("node %d joined: pid %d on %s", agent.node_rank, agent.pid, agent.host)
+        how = "again" if request.run else "anew"
+        log.info("node %d joined %s: pid %d on %s", agent.node_rank, how, agent.pid, agent.host)
         try:
             welcome = pb.Welcome(run=request.run or self._run_name(), node_rank=agent.node_rank)
             await context.write(pb.Order(welcome=welcome))

@@ -1,11 +1,12 @@
 """What the controller does by the clock: notice silent agents, make the journal durable."""
 
 import asyncio
-import contextlib
 import logging
 import time
 
 from harness.controller.loop import Loop
+from harness.wire.channel import HEARTBEAT
+from harness.wire.waiting import set_within
 
 log = logging.getLogger("harness.controller")
 
@@ -26,7 +27,7 @@ async def notice_silence(loop: Loop) -> None:
         elapsed, last = min(now - last, 2 * _SWEEP), now
         if loop.state.run is None:
             continue
-        timeout = loop.state.run.policy.agent_timeout
+        timeout = max(loop.state.run.policy.agent_timeout, 2 * HEARTBEAT)
         for agent in loop.agents.sweep(elapsed, timeout):
             how = "was silent" if agent.linked else "was disconnected"
             loop.lose(agent.node_rank, f"its agent {how} for {timeout:g} s")
@@ -36,8 +37,7 @@ async def notice_silence(loop: Loop) -> None:
 async def keep_durable(loop: Loop) -> None:
     """Sync the journal at once after decisions, else every second; never holding up the loop."""
     while True:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(loop.decided.wait(), _DURABLE)
+        await set_within(_DURABLE, loop.decided)
         loop.decided.clear()
         try:
             await asyncio.to_thread(loop.writer.sync)

@@ -2,12 +2,12 @@
 slow one costs no memory and never holds up the run."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
 
 from harness.controller.loop import Loop
 from harness.wire import control_pb2 as pb
 from harness.wire.channel import BATCH_BYTES
+from harness.wire.waiting import first_of, set_within
 
 _PAUSE = 0.25
 """Seconds between two live batches to a watcher."""
@@ -33,22 +33,8 @@ async def watch(
             if last_round:
                 return
             if batch:
-                await _pause(closing)
+                await set_within(_PAUSE, closing)
             else:
-                await _either(grew, closing)
+                await first_of(grew.wait(), closing.wait())
     finally:
         lines.close()
-
-
-async def _either(first: asyncio.Event, second: asyncio.Event) -> None:
-    waits = [asyncio.ensure_future(first.wait()), asyncio.ensure_future(second.wait())]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-
-
-async def _pause(closing: asyncio.Event) -> None:
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(closing.wait(), _PAUSE)

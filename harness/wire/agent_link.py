@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -33,6 +33,7 @@ from harness.wire.channel import (
     open_channel,
 )
 from harness.wire.control_pb2_grpc import ControlStub, ObserveStub
+from harness.wire.waiting import first_of, set_within, within
 
 log = logging.getLogger("harness.wire")
 
@@ -216,7 +217,7 @@ class AgentLink:
         self._in_flight = 0
         metadata = call_metadata(self._token, (PID_KEY, str(self._pid)))
         call = stub.Report(metadata=metadata)
-        await _first_of(self._write_batches(call, source), self._read_acks(call))
+        await first_of(self._write_batches(call, source), self._read_acks(call))
 
     async def _write_batches(self, call: Any, source: str) -> None:
         while True:
@@ -226,13 +227,13 @@ class AgentLink:
                 if self._closing and not self._buffer:
                     await call.done_writing()
                     await asyncio.Event().wait()  # the reader sees the controller's end
-                try:
-                    await asyncio.wait_for(self._news.wait(), HEARTBEAT)
+                if await set_within(HEARTBEAT, self._news):
                     continue
-                except asyncio.TimeoutError:
-                    pass  # an empty batch is the heartbeat
-            self._in_flight += len(batch)
-            await call.write(pb.EventBatch(source=source, records=batch))
+            self._in_flight += len(batch)  # an empty batch is the heartbeat
+            try:
+                await call.write(pb.EventBatch(source=source, records=batch))
+            except asyncio.InvalidStateError:
+                return  # the stream is over, before its reader has heard of it
 
     async def _read_acks(self, call: Any) -> None:
         async for ack in call:
@@ -247,7 +248,7 @@ class AgentLink:
 
     async def _live(self) -> None:
         try:
-            await _first_of(self._stay_linked(), self._watch_clock())
+            await first_of(self._stay_linked(), self._watch_clock())
         except HarnessError as error:
             self._fail(error)
         except Exception:
@@ -264,7 +265,8 @@ class AgentLink:
                 self._last_error = in_words(error, self._address)
                 if not is_broken_link(error):
                     raise self._last_error from None
-                log.info("link to the controller broke: %s", self._last_error.message)
+                if self._tries == 0:
+                    log.info("link to the controller broke: %s", self._last_error.message)
             if self._closing and not self._buffer:
                 return
             await asyncio.sleep(_REJOIN_PAUSES[min(self._tries, len(_REJOIN_PAUSES) - 1)])
@@ -277,13 +279,13 @@ class AgentLink:
             call = stub.Join(self._hello(), metadata=call_metadata(self._token))
             messages = aiter(call)
             try:
-                first = await asyncio.wait_for(anext(messages, None), _CONNECT_SECONDS)
+                first = await within(_CONNECT_SECONDS, anext(messages, None))
             except asyncio.TimeoutError:
                 return
             if first is None:  # the stream ended before it began
                 return
             welcome = self._taken_in(first.welcome)
-            await _first_of(
+            await first_of(
                 self._take_orders(messages),
                 self._send_records(stub, f"agent:{welcome.node_rank}"),
             )
@@ -353,16 +355,3 @@ class AgentLink:
         self._failure = error
         self._joined.set()
         self._inbox.put_nowait(error)
-
-
-async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Run all until the first ends; cancel the others; raise what the first raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()

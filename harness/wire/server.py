@@ -10,7 +10,7 @@ import grpc
 from grpc.aio import Server, ServicerContext, server
 
 from harness.errors import UsageError
-from harness.wire.channel import SERVER_OPTIONS, TOKEN_KEY
+from harness.wire.channel import SERVER_OPTIONS, TOKEN_KEY, token_proof
 
 
 def open_server(bind: str, token: str) -> tuple[Server, str]:
@@ -48,7 +48,7 @@ def split_address(address: str) -> tuple[str, int]:
 async def check_token(context: ServicerContext[Any, Any], token: str) -> None:
     """End the call unless it carries the run's token; any call will do when there is none."""
     given = dict(context.invocation_metadata() or ()).get(TOKEN_KEY, "")
-    if token and not hmac.compare_digest(str(given).encode(), token.encode()):
+    if token and not hmac.compare_digest(str(given).encode(), token_proof(token).encode()):
         what = "wrong token" if given else "no token given"
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, what)
 

@@ -1,0 +1,69 @@
+"""rank_exited_early: a rank left with exit code 0 while others still needed it."""
+
+from harness.diagnosis.endings import Ending
+from harness.diagnosis.scene import Scene
+from harness.diagnosis.signature import Signature
+from harness.incidents import Finding
+from harness.topology import ranks_text
+
+
+def find(scene: Scene) -> list[Finding]:
+    """Exit code 0 accuses nobody; the cries of those that were left behind do. A rank that is
+    alive but has destroyed its groups has left as well."""
+    cries = scene.of_kind("cried", "timed_out", "code")
+    if not cries:
+        return []
+    first_cry = min(ending.at_ns for ending in cries)
+    left = [*scene.of_kind("left"), *_without_groups(scene, first_cry)]
+    if not left:
+        return []
+    early = _least_advanced(left)
+    ranks = tuple(sorted(ending.rank for ending in early))
+    first = min(early, key=lambda ending: ending.at_ns)
+    others = ranks_text([ending.rank for ending in cries])
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks_text(ranks)}"
+    return [
+        Finding(
+            verdict="rank_exited_early",
+            ranks=ranks,
+            cause=f"it finished and {first.what} while the others still needed it"
+            f"{_steps(scene, early)}",
+            reason=f"{who} {first.what}; rank {others} then failed because a peer was gone, and no"
+            " rank had failed before",
+            confidence="proven" if first.evidence else "likely",
+            onset_ns=first.at_ns,
+            evidence=(
+                *(ref for ending in early[:8] for ref in ending.evidence),
+                *(ref for ending in cries[:2] for ref in ending.evidence[:1]),
+            ),
+            signature=Signature(verdict="rank_exited_early", what="exit code 0").text(),
+        )
+    ]
+
+
+def _without_groups(scene: Scene, first_cry_ns: int) -> list[Ending]:
+    return [
+        Ending(
+            rank=rank.rank,
+            kind="left",
+            at_ns=rank.phase_ns,
+            what="destroyed its process groups",
+            step=rank.step,
+            phase=rank.phase,
+        )
+        for rank in scene.alive
+        if rank.phase == "teardown" and 0 < rank.phase_ns <= first_cry_ns
+    ]
+
+
+def _least_advanced(left: list[Ending]) -> list[Ending]:
+    """Of several that left, those with the fewest steps; all of them where none counts steps."""
+    fewest = min(ending.step for ending in left)
+    return [ending for ending in left if ending.step == fewest]
+
+
+def _steps(scene: Scene, early: list[Ending]) -> str:
+    """How far it and the others came, where steps were counted and differ."""
+    mine = early[0].step
+    furthest = scene.attempt.step
+    return f" (it completed step {mine}, others {furthest})" if mine < furthest else ""

@@ -1,0 +1,183 @@
+"""From findings to a verdict: who failed first, who died of it, who had nothing to do with it.
+
+Order of belief: mismatched signatures; then whatever a rank says of itself, earliest first; then
+who left others behind; a victim's cry accuses nobody.
+"""
+
+from collections.abc import Sequence
+
+from harness.diagnosis import (
+    exception,
+    exited_early,
+    hidden,
+    killed,
+    mismatch,
+    node_lost,
+    slow_peer,
+    special,
+    teardown,
+)
+from harness.diagnosis.parts import verdict_of
+from harness.diagnosis.scene import Scene, scene_of, waits
+from harness.diagnosis.signature import Signature, place_text
+from harness.incidents import FAMILY_OF, Finding, Verdict
+from harness.policy import Policy
+from harness.state import RunState
+from harness.topology import ranks_text
+
+_SAME_INSTANT_NS = 20_000_000
+"""Cries this close to each other cannot be put in order."""
+
+_INDIRECT = frozenset(
+    {"rank_exited_early", "exception_hidden_by_cleanup", "timeout_waiting_for_slow_rank"}
+)
+"""Claims about ranks that did not fail themselves: believed when no failure explains itself."""
+
+
+def diagnose(state: RunState, now_ns: int) -> list[Finding]:
+    """What every detector claims about the newest attempt."""
+    scene = scene_of(state, now_ns)
+    if scene is None:
+        return []
+    special_findings, unexplained = special.find(scene.endings.values())
+    torn_down, unexplained = teardown.find(scene, unexplained)
+    return [
+        *mismatch.find(scene),
+        *node_lost.find(scene),
+        *special_findings,
+        *torn_down,
+        *killed.find(scene, unexplained),
+        *exception.find(scene, unexplained),
+        *exited_early.find(scene),
+        *hidden.find(scene),
+        *slow_peer.find(scene),
+    ]
+
+
+def conclude(state: RunState, findings: Sequence[Finding], now_ns: int) -> Verdict | None:
+    """The verdict, or None while more may yet be said that would change it.
+
+    Bounded: from the last of `patience_ends_ns` on there is a verdict whenever a rank has failed
+    or a node is lost.
+    """
+    scene = scene_of(state, now_ns)
+    if scene is None or not scene.attempt.trouble_ns:
+        return None
+    root = _root(scene, findings)
+    if now_ns < scene.attempt.trouble_seen_ns + int(_patience(scene, root) * 1e9):
+        return None
+    return verdict_of(scene, root or _only_cries(scene))
+
+
+def patience_ends_ns(state: RunState) -> list[int]:
+    """Times at which waiting for another word may end."""
+    attempt, run = state.attempt, state.run
+    if attempt is None or run is None or not attempt.trouble_seen_ns:
+        return []
+    return [
+        attempt.trouble_seen_ns + int(seconds * 1e9)
+        for seconds in (
+            run.policy.settle,
+            run.policy.evidence_budget,
+            _longest(run.policy),
+        )
+    ]
+
+
+def _longest(policy: Policy) -> float:
+    """A silent node is called lost, or not, within this time."""
+    return max(policy.evidence_budget, policy.agent_timeout + 1.0)
+
+
+def _root(scene: Scene, findings: Sequence[Finding]) -> Finding | None:
+    """The finding to believe."""
+    desync = [finding for finding in findings if FAMILY_OF[finding.verdict] == "desync"]
+    if desync:
+        return min(desync, key=_onset)
+    outspoken = [f for f in findings if f.verdict not in _INDIRECT and not is_silent(f)]
+    lost = next((finding for finding in outspoken if finding.verdict == "node_lost"), None)
+    if lost is not None and not any(_before_loss(scene, other, lost) for other in outspoken):
+        return lost
+    outspoken = [finding for finding in outspoken if finding is not lost]
+    if outspoken:
+        return min(outspoken, key=_onset)
+    return _indirect_root(scene, findings)
+
+
+def _onset(finding: Finding) -> int:
+    return finding.onset_ns
+
+
+def is_silent(finding: Finding) -> bool:
+    """An error code and not a word: it may be a root, or a victim that handled its cry."""
+    return finding.verdict == "exception" and finding.confidence != "proven"
+
+
+def _before_loss(scene: Scene, finding: Finding, lost: Finding) -> bool:
+    """Whether `finding` explains itself and came before the loss of a node. An exception on
+    another node may be a cry in unknown words, if the node was silent by then already."""
+    if finding is lost or scene.state.run is None:
+        return False
+    if finding.verdict != "exception" or set(finding.ranks) & set(lost.ranks):
+        return finding.onset_ns < scene.attempt.lost_ns
+    silence_ns = int((scene.state.run.policy.agent_timeout + 1.0) * 1e9)
+    return finding.onset_ns < scene.attempt.lost_ns - silence_ns
+
+
+def _indirect_root(scene: Scene, findings: Sequence[Finding]) -> Finding | None:
+    hidden = [f for f in findings if f.verdict == "exception_hidden_by_cleanup"]
+    slow = [f for f in findings if f.verdict == "timeout_waiting_for_slow_rank"]
+    leavers = [f for f in findings if f.verdict == "rank_exited_early" or is_silent(f)]
+    if hidden:
+        return hidden[0]
+    cries = scene.of_kind("cried", "timed_out", "code")
+    first = min(cries, key=lambda ending: ending.at_ns, default=None)
+    if slow and first is not None and first.kind == "timed_out":
+        return slow[0]
+    return min(leavers or slow, key=_onset, default=None)
+
+
+def _patience(scene: Scene, root: Finding | None) -> float:
+    """Seconds after the first sign for which another word could change the verdict."""
+    assert scene.state.run is not None
+    policy = scene.state.run.policy
+    idle = [rank for rank in scene.alive if not waits(rank)]
+    leaving = any(rank.phase == "teardown" for rank in idle)
+    if root is None:
+        if not scene.alive:
+            return 0.0
+        return _longest(policy) if _unanswered(scene) else policy.evidence_budget
+    if FAMILY_OF[root.verdict] == "desync" or not idle:
+        return 0.0
+    if root.verdict in _INDIRECT or is_silent(root):
+        return policy.evidence_budget if leaving else policy.settle
+    return policy.settle if Signature.parse(root.signature).start_up else 0.0
+
+
+def _unanswered(scene: Scene) -> bool:
+    """Whether a node owes evidence: it may be lost."""
+    return any(c.waiting for c in scene.state.collections if c.attempt == scene.attempt.index)
+
+
+def _only_cries(scene: Scene) -> Finding:
+    """Nobody failed by itself, as far as is known: the first to cry, for want of better."""
+    failed = [ending for ending in scene.endings.values() if ending.failed]
+    first = min(failed, key=lambda ending: ending.at_ns)
+    ranks = tuple(sorted(e.rank for e in failed if e.at_ns - first.at_ns <= _SAME_INSTANT_NS))
+    return Finding(
+        verdict="exception",
+        ranks=ranks,
+        cause=first.says,
+        reason=f"only broken connections are reported; rank {ranks_text(ranks)} lost one first, and"
+        " nothing shows which end broke it",
+        confidence="possible",
+        onset_ns=first.at_ns,
+        evidence=tuple(ref for rank in ranks[:8] for ref in scene.endings[rank].evidence),
+        where=first.where,
+        signature=Signature(
+            verdict="exception",
+            what=first.what,
+            detail=first.message.partition("\n")[0],
+            place=place_text(first.where),
+        ).text(),
+    )

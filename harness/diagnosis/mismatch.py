@@ -1,0 +1,250 @@
+"""shape_mismatch, collective_mismatch: ranks did different things at the same place of a group.
+
+Compares flight records at equal (group, sequence number). This comes before every other sign: who
+dies of a mismatch is a matter of luck, often an innocent neighbour.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from harness.collectives import Collective
+from harness.diagnosis.scene import Scene, collective_ref, op_name
+from harness.diagnosis.signature import Signature, place_text
+from harness.diagnosis.texts import is_size_abort
+from harness.incidents import EvidenceRef, Finding, Where
+from harness.state import RunState
+from harness.topology import ranks_text
+
+_SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather"})
+"""Operations whose input is of one size on all ranks. Gather, scatter and all-to-all are not."""
+_WHOLE_WORLD = "0"
+"""Name of the default group."""
+
+_What = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meeting:
+    """One place of one group, and what each rank recorded there."""
+
+    members: frozenset[int]
+    entries: dict[int, Collective]
+
+    @property
+    def at_ns(self) -> int:
+        return min(entry.created_ns for entry in self.entries.values())
+
+
+def find(scene: Scene) -> list[Finding]:
+    """The earliest place where records differ; else the rank that alone can have differed."""
+    meetings = _meetings(scene)
+    differing = [
+        meeting
+        for meeting in meetings
+        if len({_what(entry) for entry in meeting.entries.values()}) > 1
+    ]
+    if differing:
+        return [_differ(scene, min(differing, key=lambda meeting: meeting.at_ns))]
+    return _aborted_alone(scene, meetings)
+
+
+def _meetings(scene: Scene) -> list[_Meeting]:
+    found: dict[tuple[str, int, frozenset[int]], dict[int, Collective]] = {}
+    for rank in scene.attempt.ranks.values():
+        if rank.evidence is None:
+            continue
+        members: dict[str, frozenset[int] | None] = {}
+        for entry in rank.evidence.collectives:
+            if op_name(entry).startswith(("send", "recv", "coalesced", "_coalesced")):
+                continue
+            if entry.pg not in members:
+                members[entry.pg] = _members(
+                    scene.state, scene.attempt.world_size, rank.rank, entry
+                )
+            group = members[entry.pg]
+            if group is not None:
+                found.setdefault((entry.pg, entry.seq_id, group), {})[rank.rank] = entry
+    return [_Meeting(members=key[2], entries=entries) for key, entries in found.items()]
+
+
+def _members(
+    state: RunState, world_size: int, rank: int, entry: Collective
+) -> frozenset[int] | None:
+    """Who is in the group that `rank` calls `entry.pg`. Groups of one name can differ from rank to
+    rank, so a group that nobody has declared cannot be compared."""
+    for group in state.groups.values():
+        if group.pg == entry.pg and rank in group.ranks:
+            return frozenset(group.ranks)
+    return frozenset(range(world_size)) if entry.pg == _WHOLE_WORLD else None
+
+
+def _what(entry: Collective) -> _What:
+    op = op_name(entry).lstrip("_").removesuffix("_base").removesuffix("_tensor")
+    return (op, entry.sizes, entry.dtypes) if op in _SAME_SIZES else (op, (), ())
+
+
+def _differ(scene: Scene, meeting: _Meeting) -> Finding:
+    counts = Counter(_what(entry) for entry in meeting.entries.values())
+    most = max(counts.values())
+    usual = [what for what, count in counts.items() if count == most]
+    told_apart = len(usual) == 1 and most > 1
+    odd = sorted(
+        rank
+        for rank, entry in meeting.entries.items()
+        if not told_apart or _what(entry) != usual[0]
+    )
+    expected = usual[0] if told_apart else None
+    verdict, how = _kind(scene, meeting, odd, expected)
+    reason = f"{how}; {_numbers(meeting, odd)}"
+    if not told_apart:
+        reason += "; their number does not tell which of them is wrong, so all are listed"
+    return _finding(
+        scene, meeting, verdict, odd, cause=f"{_at(meeting)}: {_table(meeting)}", reason=reason
+    )
+
+
+def _kind(
+    scene: Scene, meeting: _Meeting, odd: list[int], expected: _What | None
+) -> tuple[str, str]:
+    whats = {_what(entry) for entry in meeting.entries.values()}
+    if len({op for op, _, _ in whats}) > 1:
+        return "collective_mismatch", "the ranks called different operations at the same place"
+    if expected is not None and _skipped(scene, meeting, odd[0], expected):
+        return (
+            "collective_mismatch",
+            f"rank {odd[0]} skipped an operation: what it calls here follows, in all earlier rounds"
+            ", the one that the others call",
+        )
+    if len({dtypes for _, _, dtypes in whats}) > 1 and len({sizes for _, sizes, _ in whats}) == 1:
+        return "shape_mismatch", "the same operation was called with different data types"
+    return "shape_mismatch", "the same operation was called with tensors of different shape"
+
+
+def _skipped(scene: Scene, meeting: _Meeting, odd: int, expected: _What) -> bool:
+    """Whether the odd rank's call is the one that used to follow the expected call."""
+    evidence = scene.attempt.ranks[odd].evidence
+    here = meeting.entries[odd]
+    if evidence is None:
+        return False
+    before = sorted(
+        (
+            entry
+            for entry in evidence.collectives
+            if entry.pg == here.pg and entry.seq_id < here.seq_id
+        ),
+        key=lambda entry: entry.seq_id,
+    )
+    history = [_what(entry) for entry in before]
+    following = {history[at + 1] for at in range(len(history) - 1) if history[at] == expected}
+    return following == {_what(here)} and expected != _what(here)
+
+
+def _aborted_alone(scene: Scene, meetings: list[_Meeting]) -> list[Finding]:
+    """Gloo aborts the receiver of too many bytes before it can leave a record. When all others of
+    the group agree, that receiver is the one that differs; with one other, either may be."""
+    aborted = [
+        ending
+        for ending in scene.of_kind("signal", "cried")
+        if ending.what == "SIGABRT" and is_size_abort(ending.text)
+    ]
+    if len(aborted) != 1:
+        return []
+    rank = aborted[0].rank
+    silent = [meeting for meeting in meetings if meeting.members - meeting.entries.keys() == {rank}]
+    if not silent:
+        return []
+    meeting = max(silent, key=lambda meeting: meeting.at_ns)
+    others = sorted(meeting.entries)
+    tied = len(others) == 1
+    reason = (
+        f"more bytes came than rank {rank} had room for, so it aborted; rank {ranks_text(others)}"
+        f" agree{'s' if tied else ''} on the operation, rank {rank}'s record died with it"
+    )
+    if tied:
+        reason += "; two ranks cannot be told apart, so both are listed"
+    return [
+        _finding(
+            scene,
+            meeting,
+            "shape_mismatch",
+            sorted({rank, *others}) if tied else [rank],
+            cause=f"{_at(meeting)}: {_table(meeting)}, rank {rank} something smaller",
+            reason=reason,
+            likely=True,
+        )
+    ]
+
+
+def _finding(
+    scene: Scene,
+    meeting: _Meeting,
+    verdict: str,
+    odd: list[int],
+    *,
+    cause: str,
+    reason: str,
+    likely: bool = False,
+) -> Finding:
+    shown = meeting.entries.get(odd[0]) or next(iter(meeting.entries.values()))
+    where = _where(scene, odd[0])
+    refs = []
+    for rank in sorted(meeting.entries, key=lambda rank: rank not in odd)[:8]:
+        source, seq = scene.attempt.ranks[rank].refs["evidence"]
+        evidence = scene.attempt.ranks[rank].evidence
+        files = [] if evidence is None else [file for file in evidence.files if "flight" in file]
+        refs.append(
+            EvidenceRef(
+                source=source,
+                seq=seq,
+                shows=f"rank {rank}: {_text(meeting.entries[rank])}",
+                file=files[0] if files else None,
+            )
+        )
+    return Finding(
+        verdict=verdict,
+        ranks=tuple(odd),
+        cause=cause,
+        reason=reason,
+        confidence="likely" if likely else "proven",
+        onset_ns=meeting.at_ns or scene.attempt.trouble_ns,
+        evidence=tuple(refs),
+        where=where,
+        collective=collective_ref(shown),
+        signature=Signature(
+            verdict=verdict, what=op_name(shown), detail=shown.pg_desc, place=place_text(where)
+        ).text(),
+    )
+
+
+def _where(scene: Scene, rank: int) -> Where | None:
+    state = scene.attempt.ranks[rank]
+    if state.raised is not None and state.raised.where is not None:
+        return state.raised.where
+    return None if state.evidence is None else state.evidence.user_frame
+
+
+def _at(meeting: _Meeting) -> str:
+    entry = next(iter(meeting.entries.values()))
+    return f"#{entry.seq_id} on {entry.pg_desc or entry.pg}"
+
+
+def _numbers(meeting: _Meeting, odd: list[int]) -> str:
+    others = sorted(meeting.entries.keys() - set(odd))
+    return (
+        f"{len(odd)} of {len(meeting.entries)} recorded ranks differ from"
+        f" {f'rank {ranks_text(others)}' if others else 'each other'}"
+    )
+
+
+def _table(meeting: _Meeting) -> str:
+    """`rank 0 all_reduce 100x16 float32, rank 1-3 all_reduce 200x16 float32`."""
+    groups: dict[str, list[int]] = {}
+    for rank, entry in sorted(meeting.entries.items()):
+        groups.setdefault(_text(entry), []).append(rank)
+    return ", ".join(f"rank {ranks_text(ranks)} {text}" for text, ranks in groups.items())
+
+
+def _text(entry: Collective) -> str:
+    sizes = "+".join("x".join(str(size) for size in shape) or "scalar" for shape in entry.sizes)
+    dtypes = ",".join(sorted(set(entry.dtypes))).lower()
+    return " ".join(part for part in (op_name(entry), sizes, dtypes) if part)

@@ -1,0 +1,65 @@
+"""Failures that their own words explain further than `exception` or `killed_by_signal` would."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from harness.diagnosis import dataloader_worker, device_fault, out_of_memory, port_in_use
+from harness.diagnosis.endings import Ending
+from harness.diagnosis.signature import Signature, place_text
+from harness.incidents import Finding
+from harness.topology import ranks_text
+
+EXPLAINERS: Mapping[str, Callable[[Ending], str | None]] = {
+    "dataloader_worker_died": dataloader_worker.explains,
+    "out_of_memory": out_of_memory.explains,
+    "device_fault": device_fault.explains,
+    "port_in_use": port_in_use.explains,
+}
+"""By verdict; the first that has an answer has it. A data loader's worker may itself have been
+killed for memory, and its rank then says both."""
+
+
+def find(endings: Iterable[Ending]) -> tuple[list[Finding], list[Ending]]:
+    """Findings, and the endings that none of them explains."""
+    groups: dict[str, list[tuple[Ending, str]]] = {}
+    unexplained: list[Ending] = []
+    for ending in endings:
+        verdict, cause = _explain(ending)
+        if verdict:
+            groups.setdefault(verdict, []).append((ending, cause))
+        else:
+            unexplained.append(ending)
+    return [_finding(verdict, group) for verdict, group in groups.items()], unexplained
+
+
+def _explain(ending: Ending) -> tuple[str, str]:
+    if ending.kind in ("left", "lost", "cried", "timed_out") and ending.oom is None:
+        return "", ""
+    for verdict, explains in EXPLAINERS.items():
+        cause = explains(ending)
+        if cause is not None:
+            return verdict, cause
+    return "", ""
+
+
+def _finding(verdict: str, group: list[tuple[Ending, str]]) -> Finding:
+    first, cause = min(group, key=lambda item: item[0].at_ns)
+    ranks = tuple(sorted(ending.rank for ending, _ in group))
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks_text(ranks)}"
+    when = f"after step {first.step}" if first.step else "before the first counted step"
+    return Finding(
+        verdict=verdict,
+        ranks=ranks,
+        cause=cause,
+        reason=f"{who} ended with {first.what} {when}, and these words say why",
+        confidence="proven",
+        onset_ns=first.at_ns,
+        evidence=tuple(ref for ending, _ in group[:8] for ref in ending.evidence),
+        where=first.where,
+        signature=Signature(
+            verdict=verdict,
+            what=first.what,
+            detail=cause,
+            place=place_text(first.where),
+            start_up=first.start_up,
+        ).text(),
+    )

@@ -1,0 +1,103 @@
+"""Telling people what happened, closing incidents and ending a run; and what a decision is."""
+
+from collections.abc import Callable, Iterable
+
+from harness import events as e
+from harness import orders as o
+from harness.errors import ExitCode
+from harness.incidents import Incident, Outcome
+from harness.report import card
+from harness.state import RunState
+
+Decision = (
+    e.OrderGiven | e.AttemptStarted | e.IncidentOpened | e.IncidentClosed | e.RunEnded | e.AgentLost
+)
+
+STORE_NODE = 0
+"""The node that hosts the rendezvous store and shows the run's messages."""
+
+
+def connected(state: RunState, node_rank: int) -> bool:
+    node = state.nodes.get(node_rank)
+    return node is not None and node.connected
+
+
+def next_id(state: RunState) -> int:
+    """Evidence of collection k lies under incident k + 1; neither number is ever used twice."""
+    collections = (collection.index + 1 for collection in state.collections)
+    return max([0, *collections, *(incident.id for incident in state.incidents)]) + 1
+
+
+def show_card(state: RunState, incident: Incident) -> list[Decision]:
+    """The card on the head's screen and on that of the node where it began, once."""
+    nodes = {STORE_NODE}
+    attempt = state.attempt
+    if attempt is not None and attempt.index == incident.verdict.attempt:
+        first = incident.verdict.first_failing[:1]
+        nodes |= {attempt.ranks[rank].node_rank for rank in first if rank in attempt.ranks}
+    return _notify(state, nodes, f"incidents/{incident.id:03d}/", lambda: card(state, incident))
+
+
+def _notify(
+    state: RunState, nodes: Iterable[int], mark: str, text: Callable[[], str]
+) -> list[Decision]:
+    """`text()` on the screens of `nodes`, unless a text that holds `mark` was shown before."""
+    if any(mark in notice for notice in state.notices):
+        return []
+    there = sorted(node for node in nodes if connected(state, node))
+    if not there:
+        there = sorted(node.node_rank for node in state.nodes.values() if node.connected)[:1]
+    if not there:
+        return []
+    order = o.Notify(text=text())
+    return [e.OrderGiven(node_rank=node, order=order) for node in there]
+
+
+def close_open(state: RunState, outcome: Outcome) -> list[Decision]:
+    return [
+        e.IncidentClosed(incident_id=incident.id, outcome=outcome, lost_steps=incident.lost_steps)
+        for incident in state.incidents
+        if incident.outcome == "open"
+    ]
+
+
+def end(state: RunState, outcome: str, exit_code: int, reason: str) -> list[Decision]:
+    """The run is over. An incident that ended it is closed as stopped; one that a restart was
+    to cure, as recovered or failed, as the run did."""
+    closed: list[Decision] = []
+    for incident in state.incidents:
+        if incident.outcome != "open":
+            continue
+        result: Outcome = "recovered" if outcome == "succeeded" else "failed"
+        if outcome == "stopped" or incident.action == "stop":
+            result = "stopped"
+        closed.append(
+            e.IncidentClosed(
+                incident_id=incident.id, outcome=result, lost_steps=incident.lost_steps
+            )
+        )
+    return [*closed, e.RunEnded(outcome=outcome, exit_code=int(exit_code), reason=reason)]
+
+
+def fail(state: RunState, exit_code: ExitCode, what: str, help: str) -> list[Decision]:
+    """End for a reason that no incident tells: say it on the head's screen first."""
+    text = f"error: {what}\n  help: {help}"
+    return [
+        *_notify(state, [STORE_NODE], text, lambda: text),
+        *end(state, "failed", exit_code, what),
+    ]
+
+
+def end_stopped(state: RunState, stop: o.StopRun) -> list[Decision]:
+    """The run was asked to stop: 128 + n for signal n, as shells say it, 143 for a plain wish."""
+    code = 128 + stop.signal if stop.signal else int(ExitCode.TERMINATED)
+    return end(state, "stopped", code, stop.why)
+
+
+def shut_down(state: RunState, ended: e.RunEnded) -> list[Decision]:
+    order = o.Shutdown(exit_code=ended.exit_code, reason=ended.reason)
+    return [
+        e.OrderGiven(node_rank=node, order=order)
+        for node in sorted(state.nodes)
+        if node not in state.shut_down
+    ]

@@ -1,0 +1,334 @@
+"""What comes next in a run: `plan`, when to look again, and which commands are accepted."""
+
+from typing_extensions import assert_never
+
+from harness import events as e
+from harness import orders as o
+from harness.diagnosis import conclude, diagnose, patience_ends_ns
+from harness.errors import ExitCode
+from harness.goodput import lost_steps
+from harness.incidents import Incident
+from harness.recovery.ending import (
+    Decision,
+    close_open,
+    connected,
+    end,
+    end_stopped,
+    fail,
+    next_id,
+    show_card,
+    shut_down,
+)
+from harness.recovery.launching import (
+    await_store,
+    gather,
+    gathered_by_ns,
+    host_store,
+    start_workers,
+    stored_by_ns,
+)
+from harness.recovery.remedy import choose
+from harness.state import AttemptState, Collection, RunState
+from harness.topology import ranks_text
+
+
+def plan(state: RunState, now_ns: int) -> list[Decision]:
+    """What to do next, in this order; nothing when there is only waiting.
+
+    All of a returned list must be folded before the next call.
+    """
+    if state.run is None:
+        return []
+    if state.ended is not None:
+        return shut_down(state, state.ended)
+    attempt = state.attempt
+    match state.stage:
+        case "gathering":
+            return gather(state, state.run, now_ns)
+        case "storing":
+            return await_store(state, state.run, now_ns)
+        case "running" | "judging" | "stopping" if attempt is not None:
+            return _attend(state, attempt, now_ns)
+        case _:
+            raise ValueError(f"stage {state.stage} without an attempt")
+
+
+def next_wake_ns(state: RunState, now_ns: int) -> int | None:
+    """The next time after `now_ns` at which time alone could change the plan."""
+    later = [at_ns for at_ns in _deadlines(state) if at_ns > now_ns]
+    return min(later, default=None)
+
+
+def accept(state: RunState, command: o.Command) -> tuple[bool, str]:
+    """Whether `command` is accepted now, and why."""
+    if state.run is None:
+        return False, "the run has not started"
+    if state.ended is not None:
+        return False, f"the run has ended ({state.ended.outcome})"
+    match command:
+        case o.StopRun():
+            if state.stop is not None:
+                return True, "the run is being stopped already"
+            return True, "the run is being stopped"
+        case o.Inject(fault=fault):
+            return _accept_fault(state, state.run, fault.rank, fault.kind)
+        case _:
+            assert_never(command)
+
+
+def _accept_fault(state: RunState, run: e.RunStarted, rank: int, kind: str) -> tuple[bool, str]:
+    attempt = state.attempt
+    if not run.chaos_allowed:
+        return False, "the run was started without --chaos-allowed"
+    if attempt is None or state.stage != "running" or state.stop is not None:
+        return False, f"no workers are running (the run is {state.stage})"
+    target = attempt.ranks.get(rank)
+    if target is None:
+        return False, f"there is no rank {rank}; the ranks are 0-{attempt.world_size - 1}"
+    if not target.alive and target.status != "not_started":
+        return False, f"rank {rank} is gone already"
+    return True, f"{kind} of rank {rank} is passed to node {target.node_rank}"
+
+
+# --- while an attempt runs ---------------------------------------------------------------------
+
+
+def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
+    incident = _decisive_incident(state, attempt)
+    if state.stop is not None or incident is not None:
+        return _wind_down(state, attempt, incident, now_ns)
+    if attempt.trouble_ns and _unjudged(state, attempt):
+        return _judge(state, attempt, now_ns)
+    starts = start_workers(state, attempt)
+    if starts:
+        return starts
+    if len(attempt.gone) == attempt.world_size:
+        return _finish(state, attempt)
+    return [
+        *_told_reports(state, attempt),
+        *_close_recovered(state, attempt),
+        *_injects(state, attempt),
+    ]
+
+
+def _finish(state: RunState, attempt: AttemptState) -> list[Decision]:
+    """Every rank is gone, and whatever went wrong has been reported."""
+    if not attempt.failed:
+        return end(state, "succeeded", ExitCode.OK, "every rank finished")
+    return _told_reports(state, attempt) or end(
+        state,
+        "failed",
+        ExitCode.SCRIPT_FAILED,
+        f"the script ended, but rank {ranks_text(sorted(attempt.failed))} failed on the way out",
+    )
+
+
+def _unjudged(state: RunState, attempt: AttemptState) -> bool:
+    """Whether something went wrong that no incident of this attempt speaks of."""
+    if attempt.lost_nodes:
+        return True
+    judged: set[int] = set()
+    for incident in state.incidents:
+        if incident.verdict.attempt == attempt.index:
+            judged.update(incident.verdict.first_failing, incident.verdict.victims)
+    return not attempt.failed <= judged
+
+
+def _judge(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
+    assert state.run is not None
+    collection = _open_collection(state, attempt)
+    asked = set() if collection is None else collection.asked
+    index = next_id(state) - 1 if collection is None else collection.index
+    asks = [
+        e.OrderGiven(
+            node_rank=node,
+            order=o.CollectEvidence(
+                collection=index, attempt=attempt.index, why=_trouble_text(attempt)
+            ),
+        )
+        for node in _started_hosts(state, attempt)
+        if node not in asked
+    ]
+    if asks:
+        return list(asks)
+    if collection is not None and now_ns < _evidence_by_ns(state, collection):
+        waiting = collection.waiting & set(_started_hosts(state, attempt))
+        if waiting:
+            return []
+    verdict = conclude(state, diagnose(state, now_ns), now_ns)
+    if verdict is None:
+        return []
+    remedy = choose(state, verdict, now_ns)
+    incident = Incident(
+        id=index + 1,
+        verdict=verdict,
+        action=remedy.action,
+        action_reason=remedy.reason,
+        exit_code=remedy.exit_code,
+        detected_ns=now_ns,
+    )
+    return [*close_open(state, "failed"), e.IncidentOpened(incident=incident)]
+
+
+def _trouble_text(attempt: AttemptState) -> str:
+    if attempt.lost_nodes:
+        return f"node {ranks_text(sorted(attempt.lost_nodes))} was lost"
+    return f"rank {ranks_text(sorted(attempt.failed))} failed"
+
+
+def _wind_down(
+    state: RunState, attempt: AttemptState, incident: Incident | None, now_ns: int
+) -> list[Decision]:
+    """Stop what is left of the attempt, then go on or end."""
+    assert state.run is not None
+    tell = [] if incident is None else show_card(state, incident)
+    stops = _stop_workers(state, attempt, incident)
+    if tell or stops:
+        return [*tell, *stops]
+    late = [node for node in _started_hosts(state, attempt) if node not in attempt.stopped_nodes]
+    if late and now_ns < _stopped_by_ns(state, attempt):
+        return []
+    if state.stop is not None:
+        return end_stopped(state, state.stop)
+    assert incident is not None
+    if late:
+        return fail(
+            state,
+            ExitCode.NODE_LOST,
+            f"node {ranks_text(late)} could not stop its workers within"
+            f" {state.run.policy.stop_grace + state.run.policy.stop_limit:g} s",
+            "a process of theirs cannot be killed (look for state D in ps); the machine needs care",
+        )
+    if incident.action in ("stop", "report", "none"):
+        reason = f"{incident.verdict.cause}; not restarted: {incident.action_reason}"
+        return end(state, "failed", incident.exit_code, reason)
+    lost = sorted(attempt.lost_nodes)
+    if lost:
+        return fail(
+            state,
+            ExitCode.NODE_LOST,
+            f"node {ranks_text(lost)} was lost while attempt {attempt.index} was being stopped:"
+            f" {attempt.lost_nodes[lost[0]]}",
+            "see whether the machine is alive, then run again",
+        )
+    return [host_store(state, state.run)]
+
+
+def _stop_workers(
+    state: RunState, attempt: AttemptState, incident: Incident | None
+) -> list[Decision]:
+    assert state.run is not None
+    if state.stop is not None:
+        why = state.stop.why
+    else:
+        assert incident is not None
+        why = f"incident {incident.id}: {incident.verdict.verdict}"
+    grace = state.run.policy.stop_grace
+    return [
+        e.OrderGiven(
+            node_rank=node, order=o.StopWorkers(attempt=attempt.index, grace=grace, why=why)
+        )
+        for node in _started_hosts(state, attempt)
+        if node not in attempt.stop_ordered
+    ]
+
+
+def _started_hosts(state: RunState, attempt: AttemptState) -> list[int]:
+    """Nodes that have workers of the attempt, as far as they can be reached. The workers of a lost
+    node died with its agent, even when another agent has joined in its place."""
+    return [
+        node
+        for node in sorted(attempt.start_ordered)
+        if connected(state, node) and node not in attempt.lost_nodes
+    ]
+
+
+def _injects(state: RunState, attempt: AttemptState) -> list[Decision]:
+    """Harm that was asked for and accepted, passed on to the node of the rank."""
+    return [
+        e.OrderGiven(
+            node_rank=attempt.ranks[inject.fault.rank].node_rank,
+            order=o.InjectFault(fault=inject.fault),
+        )
+        for inject in state.injects[state.injects_ordered :]
+        if inject.fault.rank in attempt.ranks
+    ]
+
+
+# --- deadlines ---------------------------------------------------------------------------------
+
+
+def _evidence_by_ns(state: RunState, collection: Collection) -> int:
+    assert state.run is not None
+    return collection.ordered_ns + int(state.run.policy.evidence_budget * 1e9)
+
+
+def _stopped_by_ns(state: RunState, attempt: AttemptState) -> int:
+    assert state.run is not None
+    policy = state.run.policy
+    return attempt.stop_ordered_ns + int((policy.stop_grace + policy.stop_limit) * 1e9)
+
+
+def _deadlines(state: RunState) -> list[int]:
+    attempt = state.attempt
+    if state.run is None or state.ended is not None:
+        return []
+    match state.stage:
+        case "gathering":
+            return [gathered_by_ns(state, state.run)]
+        case "storing":
+            return [stored_by_ns(state, state.run)]
+        case "running" | "judging" if attempt is not None and attempt.trouble_ns:
+            collection = _open_collection(state, attempt)
+            evidence = [] if collection is None else [_evidence_by_ns(state, collection)]
+            return [*evidence, *patience_ends_ns(state)]
+        case "stopping" if attempt is not None:
+            return [_stopped_by_ns(state, attempt)]
+        case _:
+            return []
+
+
+# --- incidents ---------------------------------------------------------------------------------
+
+
+def _decisive_incident(state: RunState, attempt: AttemptState) -> Incident | None:
+    """The incident that ends this attempt, when there is one."""
+    for incident in reversed(state.incidents):
+        if incident.verdict.attempt != attempt.index:
+            return None
+        if incident.action in ("restart", "rollback", "stop"):
+            return incident
+    return None
+
+
+def _open_collection(state: RunState, attempt: AttemptState) -> Collection | None:
+    """The evidence being taken for the incident to come."""
+    taken = {incident.id for incident in state.incidents}
+    for collection in reversed(state.collections):
+        if collection.attempt == attempt.index and collection.index + 1 not in taken:
+            return collection
+    return None
+
+
+def _close_recovered(state: RunState, attempt: AttemptState) -> list[Decision]:
+    if not attempt.first_step_ns or not state.incidents:
+        return []
+    incident = state.incidents[-1]
+    if incident.outcome != "open" or incident.verdict.attempt >= attempt.index:
+        return []
+    return [
+        e.IncidentClosed(
+            incident_id=incident.id,
+            outcome="recovered",
+            lost_steps=lost_steps(state, incident, attempt),
+        )
+    ]
+
+
+def _told_reports(state: RunState, attempt: AttemptState) -> list[Decision]:
+    """Cards of incidents that change nothing."""
+    told: list[Decision] = []
+    for incident in state.incidents:
+        if incident.verdict.attempt == attempt.index and incident.action in ("report", "none"):
+            told.extend(show_card(state, incident))
+    return told

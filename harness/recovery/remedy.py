@@ -1,0 +1,186 @@
+"""What to do about a verdict: an action of the catalogue, why, and the exit code if it is to stop.
+
+Restart when it may help, stop when it would only fail again.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.diagnosis.exception import TRANSIENT
+from harness.diagnosis.signature import Signature
+from harness.errors import ExitCode
+from harness.incidents import Action, Incident, Verdict
+from harness.policy import Policy
+from harness.state import RunState
+from harness.topology import ranks_text
+
+CODE_ERRORS = frozenset(
+    {
+        "ImportError",
+        "IndentationError",
+        "ModuleNotFoundError",
+        "NameError",
+        "NotImplementedError",
+        "SyntaxError",
+        "TabError",
+        "UnboundLocalError",
+    }
+)
+"""Exceptions that only other code or another environment can cure, whenever they are raised."""
+
+MAY_PASS = TRANSIENT | {"RuntimeError"}
+"""Exceptions of some ranks that a second try of the same start-up may survive."""
+
+OUTSIDE_SIGNALS = frozenset({"SIGINT", "SIGKILL", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"})
+"""Signals that somebody sends; a program does not come to them by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """`exit_code` is that of the run when `action` is stop."""
+
+    action: Action
+    reason: str
+    exit_code: int = ExitCode.SCRIPT_FAILED
+
+
+def choose(state: RunState, verdict: Verdict, now_ns: int) -> Remedy:
+    """The remedy for `verdict`, before its incident is opened."""
+    if state.run is None:
+        raise ValueError("a verdict without a run")
+    return (
+        _by_kind(verdict)
+        or _by_history(state, verdict, state.run.policy)
+        or _by_budget(state, verdict, state.run.policy, now_ns)
+        or _restart(state, verdict)
+    )
+
+
+def _stop(reason: str, exit_code: ExitCode = ExitCode.SCRIPT_FAILED) -> Remedy:
+    return Remedy(action="stop", reason=reason, exit_code=exit_code)
+
+
+def _by_kind(verdict: Verdict) -> Remedy | None:
+    """Kinds of failure that a restart cannot cure."""
+    match verdict.verdict, verdict.family:
+        case _, "desync":
+            return _stop(
+                "the ranks' programs disagree; a restart would come to the same place",
+                ExitCode.HANG,
+            )
+        case _, "timeout":
+            return _stop(
+                "the group's timeout is shorter than the work the ranks wait for; give it a"
+                " longer timeout or do the work before the run",
+                ExitCode.HANG,
+            )
+        case "node_lost", _:
+            return _stop("the ranks of the lost node have no place to run", ExitCode.NODE_LOST)
+        case "port_in_use", _:
+            return _stop("another process holds the port; restarting frees nothing", ExitCode.USAGE)
+        case "deterministic_failure", _:
+            return _stop("every rank fails in the same way at start-up; it would only fail again")
+        case "rank_exited_early", _:
+            return _stop("the rank ran out of work before the others; it would leave early again")
+        case "exception_hidden_by_cleanup", _:
+            return _stop("its clean-up waits for ranks that cannot come; it would hang again")
+        case "teardown_abort", _:
+            return Remedy(
+                action="report", reason="the script had ended; there is nothing left to restart"
+            )
+        case "exception", _:
+            return _exception(verdict)
+        case "out_of_memory", _ if verdict.step == 0:
+            return _stop(
+                "memory did not suffice for the first step; it would not the next time",
+                ExitCode.OUT_OF_MEMORY,
+            )
+    return None
+
+
+def _exception(verdict: Verdict) -> Remedy | None:
+    signature = Signature.parse(verdict.signature)
+    exc_type = signature.what.rpartition(".")[2]
+    if exc_type in CODE_ERRORS:
+        return _stop(f"{exc_type} comes from the code or its environment; it would be raised again")
+    if signature.start_up and exc_type not in MAY_PASS:
+        return _stop(f"{exc_type} before the first collective; the start-up would fail again")
+    return None
+
+
+def _by_history(state: RunState, verdict: Verdict, policy: Policy) -> Remedy | None:
+    """The loop breaker: the same failure at the same step."""
+    same = _same_failures(state.incidents, verdict)
+    limit = policy.same_failure_limit
+    if len(same) + 1 < limit or not _comparable(verdict):
+        return None
+    attempts = ranks_text([*(incident.verdict.attempt for incident in same), verdict.attempt])
+    at = f"after step {verdict.step}" if verdict.step else "before any counted step"
+    return _stop(
+        f"the same failure came back at the same place ({at}, attempts {attempts}); a restart is"
+        " all that could be changed, and it did not help",
+        _own_code(verdict, ExitCode.GAVE_UP),
+    )
+
+
+def _same_failures(incidents: Iterable[Incident], verdict: Verdict) -> list[Incident]:
+    """The unbroken row of equal failures right before this one."""
+    same: list[Incident] = []
+    for incident in reversed(list(incidents)):
+        if incident.action == "report":
+            continue
+        earlier = incident.verdict
+        if earlier.signature != verdict.signature or earlier.step != verdict.step:
+            break
+        same.append(incident)
+    return same
+
+
+def _comparable(verdict: Verdict) -> bool:
+    """Whether an equal step and signature mean the same failure: where no step is counted and
+    the signal came from outside, two kills have nothing in common but the rank."""
+    return verdict.step > 0 or Signature.parse(verdict.signature).what not in OUTSIDE_SIGNALS
+
+
+def _by_budget(state: RunState, verdict: Verdict, policy: Policy, now_ns: int) -> Remedy | None:
+    if policy.max_restarts <= 0:
+        return _stop("no restarts are allowed (--max-restarts 0)", _own_code(verdict))
+    since_ns = now_ns - int(policy.restart_window * 1e9)
+    restarts = sum(1 for attempt in state.attempts[1:] if attempt.started_ns >= since_ns)
+    if restarts >= policy.max_restarts:
+        return _stop(
+            f"all {policy.max_restarts} restarts allowed within"
+            f" {policy.restart_window:g} s are used up",
+            _own_code(verdict, ExitCode.GAVE_UP),
+        )
+    lost = sorted(node.node_rank for node in state.nodes.values() if not node.connected)
+    if lost:
+        return _stop(f"node {ranks_text(lost)} is lost as well", ExitCode.NODE_LOST)
+    return None
+
+
+def _own_code(verdict: Verdict, otherwise: ExitCode = ExitCode.SCRIPT_FAILED) -> ExitCode:
+    return ExitCode.OUT_OF_MEMORY if verdict.verdict == "out_of_memory" else otherwise
+
+
+def _restart(state: RunState, verdict: Verdict) -> Remedy:
+    assert state.run is not None
+    policy = state.run.policy
+    number = len(state.attempts)
+    return Remedy(
+        action="restart",
+        reason=f"{_may_help(verdict)} (restart {number} of at most {policy.max_restarts}"
+        f" within {policy.restart_window:g} s)",
+    )
+
+
+def _may_help(verdict: Verdict) -> str:
+    match verdict.verdict:
+        case "killed_by_signal":
+            return "a killed process says nothing against the program"
+        case "out_of_memory":
+            return "memory sufficed for earlier steps; a fresh process starts without the growth"
+        case "dataloader_worker_died":
+            return "a data loader's worker that died may live the next time"
+        case _:
+            return "the failure may have been of the moment"

@@ -1,0 +1,321 @@
+"""What people and programs read about a run: incident card, post-mortem, JSON. From state alone.
+
+The card has at most `CARD_LINES` lines of at most `CARD_WIDTH` columns at any number of ranks, and
+no ANSI. `incident_json` and `report_json` follow the schemas in harness/schemas (version 1).
+"""
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from harness import goodput
+from harness.incidents import CollectiveRef, Incident, Verdict
+from harness.state import AttemptState, RunState
+from harness.topology import coordinates_text, ranks_text
+
+SCHEMA = 1
+CARD_LINES = 12
+CARD_WIDTH = 100
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+# --- the card ----------------------------------------------------------------------------------
+
+
+def card(state: RunState, incident: Incident) -> str:
+    """What happened, to whom, why, and what is done about it. No line end at the end."""
+    verdict = incident.verdict
+    lines = [
+        f"error[{verdict.verdict}]: {_headline(state, verdict)}",
+        f"  cause: {verdict.cause}",
+    ]
+    if verdict.where is not None:
+        where = verdict.where
+        lines.append(f"  where: {where.file}:{where.line} in {where.function}")
+    if verdict.collective is not None:
+        lines.append(f"  collective: {collective_text(verdict.collective)}")
+    if verdict.first_failing:
+        lines.append(f"  when: {_when(verdict)}")
+    if verdict.victims:
+        lines.append(f"  victims: {_ranks(verdict.victims)} waited for it or died of it")
+    if verdict.innocent:
+        lines.append(f"  innocent: {_ranks(verdict.innocent)}")
+    lines += [
+        f"  next: {next_text(state, incident)}",
+        f"  why: {incident.action_reason}",
+        f"  evidence: {_run_name(state)}incidents/{incident.id:03d}/ ({verdict.confidence})",
+        f"  more: harness explain {verdict.verdict}",
+    ]
+    return "\n".join(_clip(line) for line in lines)
+
+
+def collective_text(ref: CollectiveRef) -> str:
+    """`all_reduce #4 on mesh_dp, 100x16 float32`."""
+    group = ref.pg_desc if ref.pg_desc not in ("", "undefined") else f"group {ref.pg}"
+    sizes = "+".join("x".join(map(str, shape)) or "scalar" for shape in ref.sizes)
+    what = " ".join(part for part in (sizes, ref.dtype.lower()) if part)
+    return f"{ref.op} #{ref.seq_id} on {group}{', ' if what else ''}{what}"
+
+
+def next_text(state: RunState, incident: Incident) -> str:
+    """What is done next and what it costs."""
+    match incident.action:
+        case "restart" | "rollback":
+            return f"{incident.action} {_cost(state, incident)}"
+        case "stop":
+            return f"stop the run with exit code {incident.exit_code}"
+        case "report":
+            return "nothing is changed; the run goes on"
+        case _:
+            return "nothing"
+
+
+def _cost(state: RunState, incident: Incident) -> str:
+    attempt = _attempt(state, incident.verdict.attempt)
+    reached = 0 if attempt is None else attempt.step
+    if incident.lost_steps is not None:
+        return (
+            f"from step {reached - incident.lost_steps}: {_steps(incident.lost_steps)} done again"
+        )
+    mark = state.newest_restore_point
+    if mark is not None:
+        return f"from the checkpoint of step {mark.step}: {_steps(reached - mark.step)} done again"
+    if state.checkpoints or (attempt is not None and goodput.tells_progress(attempt)):
+        return f"from the beginning: no checkpoint is whole, {_steps(reached)} done again"
+    return "from what the script itself loads: it reports no checkpoints to Harness"
+
+
+def _steps(count: int) -> str:
+    count = max(0, count)
+    return f"{count} step{'' if count == 1 else 's'}"
+
+
+def _headline(state: RunState, verdict: Verdict) -> str:
+    what = _WHAT.get(verdict.verdict, verdict.verdict.replace("_", " "))
+    if not verdict.first_failing:
+        return f"{what} ({verdict.node})" if verdict.node else what
+    place = [coordinates_text(verdict.coordinates)]
+    if len(verdict.first_failing) > 1 and verdict.coordinates:
+        place = [f"all {coordinates_text(verdict.coordinates)}"]
+    place.append(verdict.node)
+    inside = ", ".join(part for part in place if part)
+    return f"{_ranks(verdict.first_failing)}{f' ({inside})' if inside else ''} {what}"
+
+
+_WHAT = {
+    "exception": "raised an exception",
+    "exception_hidden_by_cleanup": "raised, and its clean-up hid it",
+    "deterministic_failure": "failed alike at start-up",
+    "killed_by_signal": "was killed",
+    "out_of_memory": "ran out of memory",
+    "device_fault": "lost its device",
+    "rank_exited_early": "left early",
+    "dataloader_worker_died": "lost a data loader worker",
+    "port_in_use": "found its port in use",
+    "node_lost": "is gone with its node",
+    "teardown_abort": "died after its work was done",
+    "collective_mismatch": "called another collective than the others",
+    "shape_mismatch": "called a collective with another shape or type",
+    "timeout_waiting_for_slow_rank": "was waited for in vain",
+}
+
+
+def _when(verdict: Verdict) -> str:
+    step = f"after step {verdict.step}" if verdict.step else "before the first counted step"
+    return f"{step} of attempt {verdict.attempt}"
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    text = ranks_text(ranks)
+    if len(text) > 48:
+        text = f"{text[:48].rpartition(',')[0]},… ({len(ranks)} in all)"
+    return f"rank{'' if len(ranks) == 1 else 's'} {text}"
+
+
+def _run_name(state: RunState) -> str:
+    return f"{state.run.run}/" if state.run is not None and state.run.run else ""
+
+
+def _clip(line: str) -> str:
+    line = " ".join(line.splitlines()).rstrip()
+    return line if len(line) <= CARD_WIDTH else f"{line[: CARD_WIDTH - 1]}…"
+
+
+# --- JSON --------------------------------------------------------------------------------------
+
+
+def incident_json(state: RunState, incident: Incident) -> dict[str, Any]:
+    """One incident by harness/schemas/incident.schema.json. Times are RFC 3339, UTC."""
+    verdict = incident.verdict
+    return {
+        "id": incident.id,
+        "class": verdict.verdict,
+        "family": verdict.family,
+        "first_failing": list(verdict.first_failing),
+        "victims": list(verdict.victims),
+        "innocent": list(verdict.innocent),
+        "coordinates": dict(verdict.coordinates),
+        "node": verdict.node,
+        "collective": None if verdict.collective is None else _collective_json(verdict.collective),
+        "where": None
+        if verdict.where is None
+        else {
+            "file": verdict.where.file,
+            "line": verdict.where.line,
+            "function": verdict.where.function,
+        },
+        "cause": verdict.cause,
+        "reason": verdict.reason,
+        "confidence": verdict.confidence,
+        "evidence": [
+            {"source": ref.source, "seq": ref.seq, "shows": ref.shows, "file": ref.file}
+            for ref in verdict.evidence
+        ],
+        "attempt": verdict.attempt,
+        "step": verdict.step,
+        "onset": time_text(verdict.onset_ns),
+        "detected": time_text(incident.detected_ns),
+        "action": incident.action,
+        "outcome": incident.outcome,
+        "lost_steps": incident.lost_steps,
+    }
+
+
+def _collective_json(ref: CollectiveRef) -> dict[str, Any]:
+    return {
+        "pg": ref.pg,
+        "pg_desc": ref.pg_desc,
+        "op": ref.op,
+        "seq_id": ref.seq_id,
+        "sizes": [list(shape) for shape in ref.sizes],
+        "dtype": ref.dtype,
+    }
+
+
+def report_json(state: RunState) -> dict[str, Any]:
+    """The whole run by harness/schemas/report.schema.json; `outcome` is null while it lasts."""
+    ended = state.ended
+    return {
+        "schema": SCHEMA,
+        "run": "" if state.run is None else state.run.run,
+        "outcome": None if ended is None else ended.outcome,
+        "exit_code": None if ended is None else ended.exit_code,
+        "attempts": [_attempt_json(state, attempt) for attempt in state.attempts],
+        "incidents": [incident_json(state, incident) for incident in state.incidents],
+        "ledger": _ledger_json(goodput.ledger(state)),
+    }
+
+
+def _attempt_json(state: RunState, attempt: AttemptState) -> dict[str, Any]:
+    return {
+        "attempt": attempt.index,
+        "why": attempt.why,
+        "world_size": attempt.world_size,
+        "started": time_text(attempt.started_ns),
+        "first_step": time_text(attempt.first_step_ns),
+        "stopped": time_text(attempt.stopped_ns or _ended_ns(state, attempt)),
+        "resumed_step": attempt.resumed_step,
+        "step": attempt.step,
+        "loss": final_loss(attempt),
+    }
+
+
+def _ended_ns(state: RunState, attempt: AttemptState) -> int:
+    return state.ended_ns if attempt is state.attempt else 0
+
+
+def _ledger_json(ledger: goodput.Ledger) -> dict[str, Any]:
+    return {
+        "wall_seconds": ledger.wall_ns / 1e9,
+        "seconds": {part: ns / 1e9 for part, ns in ledger.parts_ns.items()},
+        "goodput": ledger.goodput,
+        "incidents": [
+            {
+                "id": times.incident,
+                "mttd_seconds": times.mttd,
+                "stop_seconds": times.stop,
+                "mttr_seconds": times.mttr,
+                "lost_steps": times.lost_steps,
+            }
+            for times in ledger.incidents
+        ],
+    }
+
+
+def final_loss(attempt: AttemptState) -> float | None:
+    """The loss of the lowest rank among those furthest that tell one."""
+    told = [rank for rank in attempt.ranks.values() if rank.loss is not None]
+    return max(told, key=lambda rank: (rank.step, -rank.rank)).loss if told else None
+
+
+def time_text(wall_ns: int) -> str | None:
+    """RFC 3339 in UTC with microseconds; None for a time that has not come."""
+    if not wall_ns:
+        return None
+    moment = _EPOCH + timedelta(microseconds=wall_ns // 1000)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _attempt(state: RunState, index: int) -> AttemptState | None:
+    return state.attempts[index] if 0 <= index < len(state.attempts) else None
+
+
+# --- the post-mortem ---------------------------------------------------------------------------
+
+
+def post_mortem(state: RunState) -> str:
+    """The run in plain text: outcome, attempts, incidents with their cards, ledger, final loss."""
+    books = goodput.ledger(state)
+    parts = [_outcome_lines(state, books), _attempt_lines(state)]
+    for incident in state.incidents:
+        times = next(t for t in books.incidents if t.incident == incident.id)
+        parts.append([card(state, incident), f"  reason: {incident.verdict.reason}", _times(times)])
+    parts.append(_ledger_lines(books))
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _outcome_lines(state: RunState, books: goodput.Ledger) -> list[str]:
+    name = "" if state.run is None else state.run.run
+    if state.ended is None:
+        outcome = f"run {name}: {state.stage}, {books.wall_ns / 1e9:.1f} s so far"
+    else:
+        outcome = (
+            f"run {name}: {state.ended.outcome} after {books.wall_ns / 1e9:.1f} s, exit code"
+            f" {state.ended.exit_code}: {state.ended.reason}"
+        )
+    command = [] if state.run is None else [f"  command: {' '.join(state.run.command)}"]
+    attempt = state.attempt
+    loss = None if attempt is None else final_loss(attempt)
+    at = [] if attempt is None or not attempt.step else [f"  steps: {attempt.step}"]
+    return [outcome, *command, *at, *([] if loss is None else [f"  final loss: {loss:.6g}"])]
+
+
+def _attempt_lines(state: RunState) -> list[str]:
+    lines = []
+    for attempt in state.attempts:
+        since = (attempt.started_ns - state.started_ns) / 1e9
+        resumed = (
+            "" if attempt.resumed_step is None else f", resumed at step {attempt.resumed_step}"
+        )
+        lines.append(
+            f"attempt {attempt.index}: +{since:.1f} s, {attempt.world_size} ranks, {attempt.why}"
+            f"{resumed}, reached step {attempt.step}"
+        )
+    return lines
+
+
+def _times(times: goodput.IncidentTimes) -> str:
+    lost = "unknown" if times.lost_steps is None else str(times.lost_steps)
+    again = "never" if times.mttr is None else f"{times.mttr:.2f} s"
+    return (
+        f"  times: detected after {times.mttd:.2f} s, first new step after {again},"
+        f" steps done again: {lost}"
+    )
+
+
+def _ledger_lines(books: goodput.Ledger) -> list[str]:
+    lines = [f"where {books.wall_ns / 1e9:.1f} s went"]
+    for part, ns in books.parts_ns.items():
+        if ns:
+            lines.append(f"  {part:<12} {ns / 1e9:>9.2f} s {100 * ns / books.wall_ns:>5.1f} %")
+    return lines

@@ -1,0 +1,43 @@
+"""Waiting for one of several things, or for a limited time, such that a cancellation always
+arrives. (`asyncio.wait_for` before Python 3.12 swallows one that comes with the result.)"""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """The result of `work`. Raises asyncio.TimeoutError, and cancels it, after `seconds`."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        if not done:
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def set_within(seconds: float, event: asyncio.Event) -> bool:
+    """Whether `event` is set, waiting for it for `seconds` at most."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([waiting], timeout=seconds)
+        return event.is_set()
+    finally:
+        waiting.cancel()
+
+
+async def first_of(*works: Coroutine[Any, Any, Any]) -> None:
+    """Run all until the first ends, cancel the others, raise what the first raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

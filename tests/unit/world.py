@@ -1,0 +1,341 @@
+"""A world of agents and workers for tests of the pure core: it reacts to orders as real ones do,
+keeps every record, and lets a test choose what happens when."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness import events as e
+from harness import orders as o
+from harness import recovery
+from harness.collectives import Collective
+from harness.incidents import Incident, Where
+from harness.policy import Policy
+from harness.state import RunState, fold, fold_all
+
+SECOND = 1_000_000_000
+START_NS = 1_790_000_000 * SECOND
+
+WHERE = Where(file="/home/u/train.py", line=12, function="train")
+CRY = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Read error [127.0.0.1]:40213: "
+    "Connection reset by peer"
+)
+TIMED_OUT = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 6000ms"
+    " for recv operation to complete"
+)
+SIZE_ABORT = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    "  what():  [enforce fail at pair.cc:465] op.preamble.length <= op.nbytes. 12800 vs 6400",
+)
+
+
+@dataclass
+class World:
+    """One run. `now_ns` is the only clock; `plan` runs to its fixpoint after every record."""
+
+    nnodes: int = 1
+    nproc: int = 4
+    policy: Policy = field(default_factory=Policy)
+    chaos_allowed: bool = False
+    now_ns: int = START_NS
+    records: list[e.Record] = field(default_factory=list)
+    state: RunState = field(default_factory=RunState)
+    seqs: dict[str, int] = field(default_factory=dict)
+    pending: list[tuple[int, o.Order]] = field(default_factory=list)
+    """Orders that their node has not done yet, oldest first."""
+    evidence: Callable[[int], dict[str, Any]] = lambda rank: {}
+    """Extra fields of a rank's EvidenceTaken."""
+
+    def __post_init__(self) -> None:
+        self.say(
+            e.RunStarted(
+                run="brave-otter-12",
+                command=("train.py",),
+                nnodes=self.nnodes,
+                policy=self.policy,
+                chaos_allowed=self.chaos_allowed,
+                harness_version="0.1.0",
+            ),
+            plan=False,
+        )
+        self.say(e.ControllerStarted(pid=2, address="127.0.0.1:1", incarnation=0))
+
+    # --- records ---------------------------------------------------------------------------
+
+    def say(self, event: e.Event, node: int | None = None, *, plan: bool = True) -> None:
+        source = "controller" if node is None else f"agent:{node}"
+        seq = self.seqs[source] = self.seqs.get(source, -1) + 1
+        attempt = max(len(self.state.attempts) - 1, 0)
+        if isinstance(event, e.AttemptStarted):
+            attempt = event.attempt
+        record = e.Record(
+            stamp=e.Stamp(
+                run="brave-otter-12",
+                attempt=attempt,
+                source=source,
+                seq=seq,
+                wall_ns=self.now_ns,
+                mono_ns=self.now_ns - START_NS,
+            ),
+            event=event,
+        )
+        self.records.append(record)
+        fold(self.state, record)
+        if isinstance(event, e.OrderGiven):
+            self.pending.append((event.node_rank, event.order))
+        if plan:
+            self.settle()
+
+    def settle(self) -> None:
+        """Plan to the fixpoint. A plan that never rests fails."""
+        for _ in range(100):
+            decisions = recovery.plan(self.state, self.now_ns)
+            if not decisions:
+                return
+            for decision in decisions:
+                self.say(decision, plan=False)
+        raise AssertionError(f"the plan never rests: {decisions}")
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_ns += int(seconds * SECOND)
+        self.settle()
+
+    def wake(self) -> bool:
+        """Go on to the next deadline, if there is one."""
+        at_ns = recovery.next_wake_ns(self.state, self.now_ns)
+        if at_ns is None:
+            return False
+        self.now_ns = at_ns
+        self.settle()
+        return True
+
+    # --- agents ----------------------------------------------------------------------------
+
+    def join(self, node: int, pid: int = 0) -> None:
+        self.say(
+            e.AgentJoined(
+                node_rank=node,
+                host=f"host{node}",
+                pid=pid or 100 + node,
+                local_world_size=self.nproc,
+            ),
+            node,
+        )
+
+    def lose(self, node: int, why: str = "its agent was disconnected for 5 s") -> None:
+        self.pending = [(of, order) for of, order in self.pending if of != node]
+        self.say(e.AgentLost(node_rank=node, why=why))
+
+    def obey(self, *kinds: type) -> None:
+        """Every node does what it was told, as far as it is one of `kinds` (default: all)."""
+        while True:
+            due = next((it for it in self.pending if not kinds or isinstance(it[1], kinds)), None)
+            if due is None:
+                return
+            self.pending.remove(due)
+            self.now_ns += 1_000_000
+            self.do(*due)
+
+    def do(self, node: int, order: o.Order) -> None:
+        match order:
+            case o.HostStore():
+                self.say(e.StoreReady(attempt=order.attempt, address="127.0.0.1", port=4000), node)
+            case o.StartWorkers():
+                for local in range(order.local_world_size):
+                    rank = order.first_rank + local
+                    self.say(
+                        e.WorkerStarted(
+                            rank=rank,
+                            local_rank=local,
+                            node_rank=node,
+                            pid=1000 * (order.attempt + 1) + rank,
+                            launched_by="zygote",
+                        ),
+                        node,
+                    )
+            case o.CollectEvidence():
+                self._collect(node, order)
+            case o.StopWorkers():
+                self._stop(node, order)
+            case _:
+                pass
+
+    def _collect(self, node: int, order: o.CollectEvidence) -> None:
+        attempt = self.state.attempts[order.attempt]
+        for rank in attempt.nodes[node].ranks:
+            alive = attempt.ranks[rank].alive
+            process = e.ProcessFacts(
+                state="S", wchan="futex", cpu_seconds=1.0, rss_bytes=1 << 30, threads=7
+            )
+            taken = e.EvidenceTaken(
+                collection=order.collection, rank=rank, process=process if alive else None
+            )
+            self.say(replace(taken, **self.evidence(rank)), node)
+        self.say(
+            e.EvidenceComplete(collection=order.collection, node_rank=node, seconds=0.05), node
+        )
+
+    def _stop(self, node: int, order: o.StopWorkers) -> None:
+        attempt = self.state.attempts[order.attempt]
+        for rank in attempt.nodes[node].ranks:
+            if rank not in attempt.gone:
+                self.exit(rank, signal=15, ordered=True)
+        self.say(e.WorkersStopped(node_rank=node, attempt=order.attempt), node)
+
+    # --- workers ---------------------------------------------------------------------------
+
+    def start(self) -> "World":
+        """All nodes join and all workers run."""
+        for node in range(self.nnodes):
+            self.join(node)
+        self.obey()
+        return self
+
+    def node_of(self, rank: int) -> int:
+        return rank // self.nproc
+
+    def step(self, step: int, ranks: Sequence[int] | None = None, seconds: float = 0.1) -> None:
+        """`ranks` (default all) complete `step`."""
+        self.now_ns += int(seconds * SECOND)
+        world = self.nnodes * self.nproc
+        for node in range(self.nnodes):
+            mine = [r for r in (ranks or range(world)) if self.node_of(r) == node]
+            pulses = tuple(
+                e.Pulse(
+                    rank=rank,
+                    step=step,
+                    phase="step",
+                    heartbeat_ns=self.now_ns,
+                    step_ns=self.now_ns,
+                    loss=4.0 / (1 + step),
+                    total_steps=100,
+                )
+                for rank in mine
+            )
+            self.say(e.PulsesRead(node_rank=node, pulses=pulses), node)
+
+    def phase(self, rank: int, phase: str) -> None:
+        self.say(e.PhaseChanged(rank=rank, phase=phase), self.node_of(rank))
+
+    def save(self, step: int) -> None:
+        for rank in range(self.nnodes * self.nproc):
+            self.say(
+                e.CheckpointSaved(rank=rank, step=step, path=f"ck/{step}", seconds=0.1),
+                self.node_of(rank),
+            )
+
+    def load(self, step: int) -> None:
+        for rank in range(self.nnodes * self.nproc):
+            self.say(
+                e.CheckpointLoaded(rank=rank, step=step, path=f"ck/{step}"), self.node_of(rank)
+            )
+
+    def raises(
+        self,
+        rank: int,
+        exc_type: str,
+        message: str,
+        *,
+        where: Where | None = WHERE,
+        traceback: str = "",
+        cause: str = "",
+        collectives: int = 10,
+        ago: float = 0.0,
+    ) -> None:
+        """`ago` seconds before the record came."""
+        step = self.state.attempts[-1].ranks[rank].step
+        self.now_ns += 1_000_000
+        self.say(
+            e.WorkerRaised(
+                rank=rank,
+                exc_type=exc_type,
+                message=message,
+                where=where,
+                traceback=traceback,
+                raised_ns=self.now_ns - int(ago * SECOND),
+                collectives=collectives,
+                step=step,
+                cause=cause,
+            ),
+            self.node_of(rank),
+        )
+
+    def cries(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.raises(rank, "RuntimeError", CRY)
+
+    def exit(
+        self,
+        rank: int,
+        code: int | None = None,
+        signal: int | None = None,
+        *,
+        ordered: bool = False,
+        **facts: Any,
+    ) -> None:
+        self.now_ns += 1_000_000
+        self.say(
+            e.WorkerExited(
+                rank=rank,
+                pid=self.state.attempts[-1].ranks[rank].pid,
+                exit_code=code,
+                signal=signal,
+                exited_ns=self.now_ns,
+                ordered=ordered,
+                **facts,
+            ),
+            self.node_of(rank),
+        )
+
+    def finish(self) -> None:
+        for rank in range(self.nnodes * self.nproc):
+            self.exit(rank, 0)
+        self.obey()
+
+    # --- results ---------------------------------------------------------------------------
+
+    @property
+    def incident(self) -> Incident:
+        return self.state.incidents[-1]
+
+    def judged(self) -> Incident:
+        """Let everything happen that is due, until there is an incident."""
+        before = len(self.state.incidents)
+        self.obey(o.CollectEvidence)
+        while len(self.state.incidents) == before and self.wake():
+            self.obey(o.CollectEvidence)
+        return self.incident
+
+    def replayed(self) -> RunState:
+        return fold_all(self.records)
+
+
+def collective(
+    seq: int,
+    op: str = "all_reduce",
+    sizes: tuple[tuple[int, ...], ...] = ((64,),),
+    *,
+    pg: str = "0",
+    retired: bool = True,
+    dtype: str = "Float",
+) -> Collective:
+    """The `seq`-th entry of a Gloo flight record."""
+    return Collective(
+        record_id=seq,
+        pg=pg,
+        pg_desc="default_pg" if pg == "0" else "undefined",
+        seq_id=seq,
+        op=f"gloo:{op}",
+        sizes=sizes,
+        dtypes=(dtype,) if sizes else (),
+        state="scheduled",
+        retired=retired,
+        created_ns=START_NS + seq * SECOND,
+    )
+
+
+def history(seq: int, *last: Collective) -> tuple[Collective, ...]:
+    """`seq` equal collectives, then `last`."""
+    return (*(collective(at) for at in range(seq)), *last)
