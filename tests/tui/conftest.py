@@ -84,8 +84,9 @@ def drive(
 def screen_text(app: HarnessApp) -> list[str]:
     """What stands on the screen, line by line, read from the exported picture."""
     lines: dict[int, dict[float, str]] = {}
-    pattern = r'<text[^>]*? x="([\d.]+)" y="[\d.]+" textLength="[\d.]+" clip-path="[^"]*-line-(\d+)\)">([^<]*)</text>'
-    for x, line, text in re.findall(pattern, app.export_screenshot()):
+    place = r'x="([\d.]+)" y="[\d.]+" textLength="[\d.]+" clip-path="[^"]*-line-(\d+)\)"'
+    found = re.findall(rf"<text[^>]*? {place}>([^<]*)</text>", app.export_screenshot())
+    for x, line, text in found:
         plain = html.unescape(text).replace("\u00a0", " ")
         lines.setdefault(int(line), {})[float(x)] = plain
     width = 12.2  # of a character in the picture
