@@ -116,6 +116,7 @@ class HarnessApp(App[None]):
         self.page = "mesh"
         self.shown_view = self._build()
         self.grid: Grid | None = None
+        self._grid_key: tuple[object, ...] = ()
         self._seen: tuple[object, ...] = ()
         self._moved_ns = 0
         self._culprit: int | None = None
@@ -225,9 +226,7 @@ class HarnessApp(App[None]):
     def _show_mesh(self, view: View, width: int, height: int) -> None:
         wide = width >= WIDE
         room = width - SIDE_WIDTH if wide else width
-        nodes = [cell.node_rank for cell in view.cells]
-        grid = make_grid(len(view.cells), view.axes, room, height, nodes)
-        self.grid = grid
+        grid = self._make_grid(view, room, height)
         columns, lines = paint.mesh_size(grid)
         self.screen_stack[0].query_one("#body").set_class(wide, "wide")
         left = height if wide else height - min(lines, height)
@@ -243,6 +242,15 @@ class HarnessApp(App[None]):
         )
         if left >= 3:
             self._show_side(view, SIDE_WIDTH if wide else width, left, grid.cards)
+
+    def _make_grid(self, view: View, width: int, height: int) -> Grid:
+        """The grid, made anew only when the ranks or the room change."""
+        key = (view.header.attempt, len(view.cells), view.axes, width, height)
+        if self.grid is None or key != self._grid_key:
+            nodes = [cell.node_rank for cell in view.cells]
+            self.grid = make_grid(len(view.cells), view.axes, width, height, nodes)
+            self._grid_key = key
+        return self.grid
 
     def _show_side(self, view: View, width: int, height: int, cards: bool) -> None:
         """Incidents and log beside or below the mesh; without cards, first the troubled ranks."""
