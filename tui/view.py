@@ -518,11 +518,11 @@ def _banner_starting(state: RunState, cells: Sequence[Cell], now_ns: int) -> Ban
 
 
 def _banner_running(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
-    if cells and all(cell.state in ("stale", "done") for cell in cells):
-        if any(cell.state == "stale" for cell in cells):
-            since = duration_text((now_ns - state.last_ns) / 1e9)
-            text = f"SILENT?  no sign of life from any rank for {since} (no verdict)"
-            return Banner(tone="warn", lines=(text, _last_incident(state)))
+    alive = [cell for cell in cells if cell.state != "done"]
+    if alive and all(cell.state == "stale" for cell in alive):
+        since = duration_text((now_ns - state.last_ns) / 1e9)
+        text = f"SILENT?  no sign of life from any rank for {since} (no verdict)"
+        return Banner(tone="warn", lines=(text, _last_incident(state)))
     troubled = [cell for cell in cells if cell.state in TROUBLED]
     if not troubled:
         checkpointing = sum(1 for cell in cells if cell.state == "checkpoint")
