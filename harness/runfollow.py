@@ -41,6 +41,10 @@ class RunFollow:
         self.gone = now - self._missing_since > GONE_SECONDS
         return self.gone
 
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
     def _take(self, line: bytes) -> None:
         # Only who is there and the end matter; most lines are pulses and need no decoding.
         if b'"AgentJoined"' not in line and b'"RunEnded"' not in line:

@@ -15,6 +15,7 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.geometry import Region
 
+from harness.errors import ExitCode
 from harness.faults import Fault
 from harness.orders import Command, Inject, StopRun
 from harness.tui import paint
@@ -86,6 +87,7 @@ class HarnessApp(App[None]):
     #status {{ height: 1; background: #1a2027; }}
     #footer {{ height: 1; }}
     .hidden {{ display: none; }}
+    HarnessApp.ascii LinesView {{ scrollbar-size: 0 0; }}
     """
 
     def __init__(
@@ -105,12 +107,16 @@ class HarnessApp(App[None]):
         self.do = do
         self.run_argument = run_argument
         self.ascii_only = ascii_only
+        self.set_class(ascii_only, "ascii")
         self.clock = clock
         self.zone = zone
+        self.bug: Exception | None = None
+        """What broke the app, for whoever ran it."""
         self.cursor = 0
         self.page = "mesh"
         self.shown_view = self._build()
         self.grid: Grid | None = None
+        self._grid_key: tuple[object, ...] = ()
         self._seen: tuple[object, ...] = ()
         self._moved_ns = 0
         self._culprit: int | None = None
@@ -172,7 +178,14 @@ class HarnessApp(App[None]):
     def show(self) -> None:
         """Build the view of this moment and give every area its lines."""
         if not self.is_running or not self.screen_stack:
-            return
+            return  # a timer may still fire while the app is being taken down
+        try:
+            self._draw()
+        except Exception as error:  # the border of the app: the terminal is given back first
+            self.bug = error
+            self.exit(return_code=ExitCode.INTERNAL)
+
+    def _draw(self) -> None:
         before = self.shown_view
         self.shown_view = view = self._build()
         self.cursor = min(self.cursor, max(0, len(view.cells) - 1))
@@ -213,9 +226,7 @@ class HarnessApp(App[None]):
     def _show_mesh(self, view: View, width: int, height: int) -> None:
         wide = width >= WIDE
         room = width - SIDE_WIDTH if wide else width
-        nodes = [cell.node_rank for cell in view.cells]
-        grid = make_grid(len(view.cells), view.axes, room, height, nodes)
-        self.grid = grid
+        grid = self._make_grid(view, room, height)
         columns, lines = paint.mesh_size(grid)
         self.screen_stack[0].query_one("#body").set_class(wide, "wide")
         left = height if wide else height - min(lines, height)
@@ -231,6 +242,15 @@ class HarnessApp(App[None]):
         )
         if left >= 3:
             self._show_side(view, SIDE_WIDTH if wide else width, left, grid.cards)
+
+    def _make_grid(self, view: View, width: int, height: int) -> Grid:
+        """The grid, made anew only when the ranks or the room change."""
+        key = (view.header.attempt, len(view.cells), view.axes, width, height)
+        if self.grid is None or key != self._grid_key:
+            nodes = [cell.node_rank for cell in view.cells]
+            self.grid = make_grid(len(view.cells), view.axes, width, height, nodes)
+            self._grid_key = key
+        return self.grid
 
     def _show_side(self, view: View, width: int, height: int, cards: bool) -> None:
         """Incidents and log beside or below the mesh; without cards, first the troubled ranks."""

@@ -27,6 +27,8 @@ from harness.tui.view import (
 
 Line = tuple[tuple[str, Ink], ...]
 
+QUIET_SECONDS = 3.0
+"""A live run from which nothing has come for this long is not called live."""
 BARS = "▁▂▃▄▅▆▇█"
 ASCII_BARS = "_.-=*#%@"
 
@@ -45,6 +47,8 @@ def header_line(view: View, width: int, feed: str) -> Line:
     When not all fits, the most needed parts stay.
     """
     h = view.header
+    if feed == "LIVE" and h.quiet > QUIET_SECONDS:
+        feed = f"QUIET {h.quiet:.0f} s"
     step = f"step {h.step}" + (f"/{h.total_steps}" if h.total_steps else "")
     parts: list[tuple[int, str, Ink]] = [
         (0, h.run or "harness", "title"),
@@ -102,7 +106,7 @@ def status_line(
     cell = view.cells[cursor] if cursor < len(view.cells) else None
     line: list[tuple[str, Ink]] = [(" ", "text")]
     if cell is not None:
-        place = f" {cell.coordinates}" if cell.coordinates else ""
+        place = f" {view.place(cell)}" if cell.rank in view.coordinates else ""
         line.append((f"rank {cell.rank}/{len(view.cells)}{place} node{cell.node_rank}", "title"))
         word = cell.state.replace("_", " ")
         line += [(" ", "text"), (f" {word} ", INK_OF_STATE[cell.state])]
@@ -133,18 +137,35 @@ def mesh_line(view: View, grid: Grid, y: int, cursor: int, ascii_only: bool = Fa
             return _head_line(grid)
         y -= 1
     row = grid.rows[y]
-    cells = [view.cells[i] for group in row for i in group]
-    bad = any(cell.state in CULPRITS for cell in cells)
+    bad = any(view.cells[index].state in CULPRITS for group in row for index in group)
     here = any(cursor in group for group in row)
     ink: Ink = "bad" if bad else "cursor" if here else "dim"
     line: list[tuple[str, Ink]] = [(f"{grid.labels[y]:>{grid.label_width}}  ", ink)]
+    # Neighbours in one ink are one piece: fewer pieces are less work and fewer bytes to send.
+    run, run_ink = "", ink
     for group in row:
         for index in group:
             state = view.cells[index].state
-            line.append((_glyph(state, ascii_only), INK_OF_STATE[state]))
-            line.append(("<", "cursor") if index == cursor else (" ", "text"))
-        line.append(("  ", "text"))
-    return tuple(line)
+            if INK_OF_STATE[state] != run_ink:
+                line.append((run, run_ink))
+                run, run_ink = "", INK_OF_STATE[state]
+            run += _glyph(state, ascii_only)
+            if index == cursor or state in CULPRITS:
+                line += [(run, run_ink), ("<" if index == cursor else " ", "cursor")]
+                run = ""
+            else:
+                run += " "
+        run, run_ink = _gap(line, run, run_ink)
+    line.append((run, run_ink))
+    return tuple(piece for piece in line if piece[0])
+
+
+def _gap(line: list[tuple[str, Ink]], run: str, ink: Ink) -> tuple[str, Ink]:
+    """The room between two groups, in an ink without a background."""
+    if ink.endswith("_badge"):
+        line.append((run, ink))
+        return "  ", "text"
+    return run + "  ", ink
 
 
 def _glyph(state: str, ascii_only: bool) -> str:
@@ -163,13 +184,15 @@ def _card_line(view: View, grid: Grid, y: int, cursor: int, ascii_only: bool) ->
     row, part = divmod(y, CARD_HEIGHT)
     line: list[tuple[str, Ink]] = []
     for index in (i for group in grid.rows[row] for i in group):
-        line += _card(view.cells[index], grid.width - 1, part, index == cursor, ascii_only)
+        cell = view.cells[index]
+        place = view.place(cell)
+        line += _card(cell, place, grid.width - 1, part, index == cursor, ascii_only)
         line.append((" ", "text"))
     return tuple(line)
 
 
 def _card(
-    cell: Cell, width: int, part: int, marked: bool, ascii_only: bool
+    cell: Cell, place: str, width: int, part: int, marked: bool, ascii_only: bool
 ) -> list[tuple[str, Ink]]:
     """One line of the card of a rank; its four lines are title, state, figures, bottom."""
     tl, top, tr, side, bl, br = "+-+|++" if ascii_only else "╭─╮│╰╯"
@@ -179,7 +202,7 @@ def _card(
     inner = width - 2
     if part == 0:
         rank = f" {cell.rank} "
-        place = fit(f"{cell.coordinates} " if cell.coordinates else "", inner - len(rank) - 1)
+        place = fit(f"{place} " if place else "", inner - len(rank) - 1)
         rest = top * (inner - 1 - len(rank) - cell_len(place))
         return [
             (tl + top, frame),
@@ -227,7 +250,7 @@ def bad_lines(view: View, cursor: int, width: int, ascii_only: bool = False) -> 
 def _rank_line(view: View, cell: Cell, cursor: int, width: int, ascii_only: bool) -> Line:
     mark = ">" if view.cells[cursor].rank == cell.rank else " "
     glyph = _glyph(cell.state, ascii_only)
-    text = f" rank {cell.rank}  {cell.coordinates}  step {cell.step}  {cell.state}"
+    text = f" rank {cell.rank}  {view.place(cell)}  step {cell.step}  {cell.state}"
     return (
         (mark, "cursor"),
         (f" {glyph} ", INK_OF_STATE[cell.state]),

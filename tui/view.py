@@ -8,7 +8,8 @@ plain `harness status` shows the same view.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from harness.events import WorkerExited
 from harness.incidents import Incident, Where
@@ -90,9 +91,9 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One rank. `coordinates` is text such as `dp1 pp0 tp1`, empty when no mesh is known."""
+class Cell(NamedTuple):
+    """One rank. A tuple, because one is made per rank and refresh: a frozen dataclass costs five
+    times as much."""
 
     rank: int
     state: CellState
@@ -100,7 +101,6 @@ class Cell:
     loss: float | None
     loss_finite: bool
     phase: str
-    coordinates: str
     node_rank: int
 
 
@@ -117,6 +117,8 @@ class Header:
     total_steps: int
     loss: float | None
     elapsed: float
+    quiet: float
+    """Time since the last record while ranks run, which say something several times a second."""
     checkpoint_step: int | None
     """Step of the newest checkpoint that all ranks have saved."""
 
@@ -175,9 +177,15 @@ class View:
     cells: tuple[Cell, ...]
     axes: tuple[tuple[str, int], ...]
     """Name and size of the mesh axes, row-major; empty when no mesh is known."""
+    coordinates: Mapping[int, Mapping[str, int]]
+    """By rank, as far as they are known."""
     incidents: tuple[IncidentRow, ...]
     culprit: int | None
     """The rank that the banner names; None when it names none."""
+
+    def place(self, cell: Cell) -> str:
+        """Coordinates as text, such as `dp1 pp0 tp1`; empty when they are not known."""
+        return coordinates_text(self.coordinates.get(cell.rank, {}))
 
     def next_troubled(self, rank: int, step: int) -> int | None:
         """The next (`step` 1) or previous (-1) troubled rank after `rank`, culprits before the
@@ -245,13 +253,25 @@ def build(state: RunState, now_ns: int) -> View:
     if attempt is not None:
         incident = _incident_of(state, attempt)
         judge = _RankJudge(state, attempt, incident, now_ns)
-        cells = tuple(_cell(state, rank, judge) for rank in attempt.ranks.values())
+        cells = tuple(
+            Cell(
+                rank.rank,
+                judge.judge(rank),
+                rank.step,
+                rank.loss,
+                rank.loss_finite,
+                _phase(rank.phase),
+                rank.node_rank,
+            )
+            for rank in attempt.ranks.values()
+        )
     banner = _banner(state, cells, now_ns)
     return View(
         header=_header(state, now_ns),
         banner=banner,
         cells=cells,
         axes=_axes(state),
+        coordinates=dict(state.coordinates),
         incidents=tuple(_incident_row(state, incident) for incident in state.incidents),
         culprit=banner.rank,
     )
@@ -262,17 +282,10 @@ def _axes(state: RunState) -> tuple[tuple[str, int], ...]:
     return () if mesh is None else tuple(zip(mesh.names, mesh.sizes, strict=True))
 
 
-def _cell(state: RunState, rank: RankState, judge: "_RankJudge") -> Cell:
-    return Cell(
-        rank=rank.rank,
-        state=judge.judge(rank),
-        step=rank.step,
-        loss=rank.loss,
-        loss_finite=rank.loss_finite,
-        phase=clean(rank.phase),
-        coordinates=coordinates_text(state.coordinates.get(rank.rank, {})),
-        node_rank=rank.node_rank,
-    )
+@lru_cache(maxsize=64)
+def _phase(phase: str) -> str:
+    """Cleaned; there are few phases and many ranks."""
+    return clean(phase)
 
 
 def _incident_of(state: RunState, attempt: AttemptState) -> Incident | None:
@@ -350,6 +363,7 @@ def _header(state: RunState, now_ns: int) -> Header:
         total_steps=max((rank.total_steps for rank in ranks), default=0),
         loss=run_loss(state),
         elapsed=max(0, now_ns - state.started_ns) / 1e9 if state.started_ns else 0.0,
+        quiet=max(0, now_ns - state.last_ns) / 1e9 if state.stage == "running" else 0.0,
         checkpoint_step=mark.step if mark is not None else None,
     )
 
@@ -504,11 +518,11 @@ def _banner_starting(state: RunState, cells: Sequence[Cell], now_ns: int) -> Ban
 
 
 def _banner_running(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
-    if cells and all(cell.state in ("stale", "done") for cell in cells):
-        if any(cell.state == "stale" for cell in cells):
-            since = duration_text((now_ns - state.last_ns) / 1e9)
-            text = f"SILENT?  no sign of life from any rank for {since} (no verdict)"
-            return Banner(tone="warn", lines=(text, _last_incident(state)))
+    alive = [cell for cell in cells if cell.state != "done"]
+    if alive and all(cell.state == "stale" for cell in alive):
+        since = duration_text((now_ns - state.last_ns) / 1e9)
+        text = f"SILENT?  no sign of life from any rank for {since} (no verdict)"
+        return Banner(tone="warn", lines=(text, _last_incident(state)))
     troubled = [cell for cell in cells if cell.state in TROUBLED]
     if not troubled:
         checkpointing = sum(1 for cell in cells if cell.state == "checkpoint")

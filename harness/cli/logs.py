@@ -1,5 +1,6 @@
 """`harness logs`: what the ranks printed, equal lines of several ranks folded into one."""
 
+import contextlib
 import re
 import time
 from collections import deque
@@ -198,7 +199,18 @@ def _follow(
     last: int,
 ) -> None:
     """Prints new lines, attempt after attempt, until the run has ended or is gone."""
-    run = RunFollow(found)
+    with contextlib.closing(RunFollow(found)) as run:
+        _follow_run(run, write, chosen, matches, last)
+
+
+def _follow_run(
+    run: RunFollow,
+    write: _Writer,
+    chosen: frozenset[int] | None,
+    matches: re.Pattern[str] | None,
+    last: int,
+) -> None:
+    found = run.found
     tail: LogTail | None = None
     while True:
         over = run.is_over()

@@ -45,8 +45,7 @@ def command(run: str | None, runs_dir: str | None, as_json: bool, card: str | No
     if card is not None:
         incident = _incident(state, card)
         if as_json:
-            entries = report.report_json(state)["incidents"]
-            print_json(next(entry for entry in entries if entry["id"] == incident.id))
+            print_json(report.incident_json(state, incident))
         else:
             click.echo(report.card(state, incident))
     elif as_json:

@@ -178,7 +178,7 @@ def _lines(
         lines.append(click.style(first, fg=colours[view.banner.tone], bold=True) + f"  {rest}")
         lines += [view.banner.lines[1]] if view.banner.lines[1] else []
     lines.append("")
-    lines += _table("ranks", _rank_lines(view.cells))
+    lines += _table("ranks", _rank_lines(view))
     mark = state.newest_restore_point
     if mark is not None:
         lines += _table("checkpoint", [f"step {mark.step}, whole: {clean(mark.path)}"])
@@ -200,19 +200,19 @@ def _table(title: str, lines: list[str]) -> list[str]:
     return [f"{title if at == 0 else '':<11} {line}" for at, line in enumerate(lines)]
 
 
-def _rank_lines(cells: tuple[Cell, ...]) -> list[str]:
+def _rank_lines(view: View) -> list[str]:
     """One line for all ranks in the same state, at the same step and phase; trouble first."""
     groups: dict[tuple[str, int, str], list[Cell]] = {}
-    for cell in cells:
+    for cell in view.cells:
         groups.setdefault((cell.state, cell.step, cell.phase), []).append(cell)
     order = sorted(groups.items(), key=lambda item: (item[0][0] not in CULPRITS, item[1][0].rank))
     texts = [(ranks_text([cell.rank for cell in group]), key, group) for key, group in order]
     width = min(24, max((len(ranks) for ranks, _, _ in texts), default=0))
     lines = []
     for ranks, (state, step, phase), group in texts:
-        place = f"  {group[0].coordinates}" if len(group) == 1 and group[0].coordinates else ""
+        place = f"  {view.place(group[0])}" if len(group) == 1 else ""
         word = f"{state.replace('_', ' '):<11}"
         if state in CULPRITS:
             word = click.style(word, fg="red", bold=True)
-        lines.append(f"{ranks:<{width}}  {word}  step {step}  phase {phase}{place}")
+        lines.append(f"{ranks:<{width}}  {word}  step {step}  phase {phase}{place}".rstrip())
     return lines

@@ -67,6 +67,9 @@ def _run_app(
     logging.getLogger("harness").addHandler(logging.NullHandler())
     logging.getLogger("harness").propagate = False
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    for name in ("COLUMNS", "LINES"):
+        # Exported by some shells and by readline, and stale as soon as the window changes.
+        os.environ.pop(name, None)
     from harness.tui.app import HarnessApp
     from harness.tui.feed import controller_feed, journal_feed
     from harness.tui.logwatch import LogWatch
@@ -91,6 +94,8 @@ def _run_app(
         feed.stop()
         if logs is not None:
             logs.stop()
+    if app.bug is not None:
+        raise app.bug
     return app.return_code if app.return_code is not None else ExitCode.INTERNAL
 
 

@@ -1,10 +1,23 @@
-"""The scenes of tests/tui/scenes.py as a fixture: tests are not a package to import from."""
+"""Scenes as a fixture (tests are not a package to import from), and a way to drive the app."""
 
+import asyncio
+import html
 import importlib.util
+import os
+import re
+from collections.abc import Callable, Sequence
+from datetime import timezone
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+
+from harness.tui.app import HarnessApp
+from harness.tui.feed import Feed
+from harness.tui.logwatch import LogWatch
+
+GOLDEN = Path(__file__).with_name("golden")
 
 
 def _load() -> ModuleType:
@@ -24,3 +37,83 @@ SCENES = _load()
 @pytest.fixture(scope="session")
 def scenes() -> ModuleType:
     return SCENES
+
+
+def feed_of(scene: Any) -> Feed:
+    """A feed that holds the scene's records and has no source."""
+    feed = Feed(lambda _: None, source="scene")
+    for record in scene.records:
+        feed.take(record)
+    feed.say("LIVE")
+    return feed
+
+
+def app_of(scene: Any, *, run_dir: Path | None = None, **options: Any) -> HarnessApp:
+    logs = None
+    if run_dir is not None:
+        logs = LogWatch(run_dir)
+        for _ in range(3):  # a line waits at most one round for the other ranks
+            logs.poll()
+    return HarnessApp(
+        feed_of(scene), logs=logs, clock=lambda: scene.now_ns, zone=timezone.utc, **options
+    )
+
+
+def drive(
+    app: HarnessApp,
+    size: tuple[int, int],
+    *keys: str,
+    then: Callable[[], None] | None = None,
+) -> list[str]:
+    """The screen of `app` as text after `keys` were pressed; `then` looks at the living app."""
+
+    async def run() -> list[str]:
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            for key in keys:
+                await pilot.press(key)
+                await pilot.pause()
+            await pilot.pause()
+            if then is not None:
+                then()
+            return screen_text(app)
+
+    return asyncio.run(run())
+
+
+def screen_text(app: HarnessApp) -> list[str]:
+    """What stands on the screen, line by line, read from the exported picture."""
+    lines: dict[int, dict[float, str]] = {}
+    place = r'x="([\d.]+)" y="[\d.]+" textLength="[\d.]+" clip-path="[^"]*-line-(\d+)\)"'
+    found = re.findall(rf"<text[^>]*? {place}>([^<]*)</text>", app.export_screenshot())
+    for x, line, text in found:
+        plain = html.unescape(text).replace("\u00a0", " ")
+        lines.setdefault(int(line), {})[float(x)] = plain
+    width = 12.2  # of a character in the picture
+    shown = []
+    for at in range(app.size.height):
+        row = ""
+        for x, text in sorted(lines.get(at, {}).items()):
+            row = row.ljust(round(x / width)) + text
+        shown.append(row.rstrip())
+    return shown
+
+
+def check_golden(name: str, lines: Sequence[str]) -> None:
+    """Compare with the committed picture; HARNESS_GOLDEN=write takes the new one."""
+    path = GOLDEN / f"{name}.txt"
+    text = "\n".join(lines) + "\n"
+    if os.environ.get("HARNESS_GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tui() -> ModuleType:
+    """The functions above, for tests to call."""
+    module = ModuleType("tui_driving")
+    vars(module).update(
+        feed_of=feed_of, app_of=app_of, drive=drive, screen_text=screen_text, golden=check_golden
+    )
+    return module

@@ -27,12 +27,19 @@ WHERE = Where(file="train.py", line=88, function="forward")
 class Scene:
     """Appends records with a clock of its own; `now_ns` is the time of the last one."""
 
-    def __init__(self, *, run: str = RUN, nnodes: int = 1, mesh: Mesh | None = MESH) -> None:
+    def __init__(
+        self,
+        *,
+        run: str = RUN,
+        nnodes: int = 1,
+        mesh: Mesh | None = MESH,
+        start_ns: int = START_NS,
+    ) -> None:
         self.run = run
         self.mesh = mesh
         self.nnodes = nnodes
         self.records: list[e.Record] = []
-        self.now_ns = START_NS
+        self.start_ns = self.now_ns = start_ns
         self.attempt = -1
         self._seq: dict[str, int] = {}
 
@@ -46,7 +53,7 @@ class Scene:
             source=source,
             seq=seq,
             wall_ns=self.now_ns,
-            mono_ns=self.now_ns - START_NS,
+            mono_ns=self.now_ns - self.start_ns,
         )
         self.records.append(e.Record(stamp=stamp, event=event))
 
@@ -120,7 +127,7 @@ class Scene:
         pulses = []
         for rank in ranks:
             at = step if isinstance(step, int) else step.get(rank, 0)
-            mono = self.now_ns - START_NS
+            mono = self.now_ns - self.start_ns
             pulses.append(
                 e.Pulse(
                     rank=rank,
@@ -160,6 +167,7 @@ class Scene:
     def exit(
         self, rank: int, code: int | None, *, signal: int | None = None, ordered: bool = False
     ) -> None:
+        self.now_ns += SECOND // 100
         exited = e.WorkerExited(
             rank=rank,
             pid=5000 + 100 * self.attempt + rank,
@@ -168,7 +176,7 @@ class Scene:
             exited_ns=self.now_ns,
             ordered=ordered,
         )
-        self.add(exited, source="agent:0", after=0.01)
+        self.add(exited, source="agent:0")
 
     def evidence(self, collection: int, ranks: Sequence[int] = range(8)) -> None:
         order = o.CollectEvidence(collection=collection, attempt=self.attempt, why="rank 5 raised")
@@ -267,8 +275,8 @@ class Scene:
 ONE_NODE = (NodeRanks(node_rank=0, host="host-0", first_rank=0, size=8),)
 
 
-def gathering() -> Scene:
-    scene = Scene(nnodes=2, mesh=None)
+def gathering(*, start_ns: int = START_NS) -> Scene:
+    scene = Scene(nnodes=2, mesh=None, start_ns=start_ns)
     scene.start()
     scene.join(0)
     return scene

@@ -1,0 +1,102 @@
+"""The app in a real terminal: whatever ends it, the terminal is as it was before."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+LIMIT_SECONDS = 40
+
+
+class Terminal:
+    """A tmux server of its own with one pane, in which a shell runs one command line."""
+
+    def __init__(self, tmp_path, size):
+        self.socket = f"harness-test-{uuid.uuid4().hex[:8]}"
+        self.pid_file = tmp_path / "pid"
+        self.size = size
+
+    def tmux(self, *arguments):
+        command = ["tmux", "-L", self.socket, "-f", "/dev/null", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    def start(self, *arguments, env):
+        words = " ".join(f"'{word}'" for word in arguments)
+        code = "import sys; from harness.cli import main; main(sys.argv[1:])"
+        # The shell waits for the app in the foreground and says how it ended.
+        line = (
+            f'sh -c \'echo $$ > {self.pid_file}; exec {sys.executable} -c "{code}" "$@"\' '
+            f"sh {words}; echo ended with $?; exec cat"
+        )
+        settings = [f"-e{name}={value}" for name, value in env.items()]
+        width, height = self.size
+        self.tmux("new-session", "-d", *settings, "-x", str(width), "-y", str(height), line)
+
+    def screen(self):
+        return self.tmux("capture-pane", "-p")
+
+    def modes(self):
+        return self.tmux("display-message", "-p", "#{alternate_on} #{mouse_any_flag}").strip()
+
+    def wait_for(self, text):
+        end = time.monotonic() + LIMIT_SECONDS
+        while text not in (screen := self.screen()):
+            assert time.monotonic() < end, screen
+            time.sleep(0.05)
+        return screen
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    made = Terminal(tmp_path, (80, 24))
+    yield made
+    made.tmux("kill-server")
+
+
+@pytest.fixture
+def run_dir(tmp_path, scenes):
+    folder = scenes.crashed().write(tmp_path / "runs")
+    scenes.write_logs(folder, 0, {rank: ["step=212"] for rank in range(8)})
+    return folder
+
+
+ENDS = {
+    "q": (None, "q", 0),
+    "ctrl-c": (None, "C-c", 0),
+    "sigterm": (signal.SIGTERM, None, 143),
+    "sighup": (signal.SIGHUP, None, 129),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_terminal_is_given_back(terminal, run_dir, end):
+    number, key, code = ENDS[end]
+    terminal.start("tui", str(run_dir), env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
+    screen = terminal.wait_for("EXCEPTION")
+    assert "rank 5 (dp1 pp0 tp1): ValueError: boom [not markup]" in screen
+    assert terminal.modes() == "1 1"
+    if key is not None:
+        terminal.tmux("send-keys", key)
+    else:
+        os.kill(int(terminal.pid_file.read_text()), number)
+    terminal.wait_for(f"ended with {code}")
+    assert terminal.modes() == "0 0"
+
+
+def test_small_terminal_without_colour_over_vt100(terminal, run_dir):
+    terminal.size = (60, 18)
+    env = {"NO_COLOR": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    terminal.start("tui", str(run_dir), "--ascii", "--readonly", env=env)
+    screen = terminal.wait_for("troubled ranks")
+    assert screen.isascii()
+    assert "X<" in screen
+    terminal.tmux("send-keys", "S")
+    terminal.wait_for("this view is read-only")
+    terminal.tmux("send-keys", "q")
+    terminal.wait_for("ended with 0")
