@@ -53,10 +53,13 @@ def checkpoints(name: str) -> Path:
 
 
 def inject(plan: Plan, run: "subprocess.Popen[bytes]") -> None:
-    """Ask for the kill as soon as the run can be asked."""
+    """Ask for the kill as soon as there are ranks to kill."""
     command = [*HARNESS, "inject", "kill", "--rank", str(plan.kill_rank)]
     command += ["--step", str(plan.kill_step), "--runs-dir", str(FOLDER), KILLED]
-    while not (FOLDER / KILLED / "controller.json").exists() and run.poll() is None:
+    events = FOLDER / KILLED / journal.FILE_NAME
+    while not events.exists() or b'"WorkerStarted"' not in events.read_bytes():
+        if run.poll() is not None:
+            return
         time.sleep(0.05)
     say(f"$ harness {' '.join(command[3:])}")
     subprocess.run(command, check=True)

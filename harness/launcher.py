@@ -298,7 +298,9 @@ class Launcher:
             return
         ended = self._run_ended()
         outcome = ended.get("outcome") or ("stopped" if self.stop_signal else "failed")
-        reason = f": {ended['reason']}" if outcome == "failed" and ended.get("reason") else ""
+        # With an incident there is a card on the screen that says it better.
+        told = (self.run_dir / "incidents").exists()
+        reason = f": {ended['reason']}" if outcome == "failed" and ended and not told else ""
         say(f"{self.job.run} {outcome} {took}{code}{reason}")
 
     def _run_ended(self) -> dict[str, Any]:

@@ -1,0 +1,141 @@
+"""`harness run`, `inject` and `stop` as typed, in folders that are not kind to us."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HARNESS = [sys.executable, "-m", "harness"]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    return tmp_path
+
+
+def harness(here: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*HARNESS, *arguments],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+def test_the_script_s_arguments_pass_untouched(here: Path) -> None:
+    given = ["--nproc-per-node", "7", "-m", "--help", "--", "", "a b", "--lr=3"]
+    done = harness(here, "run", "--dry-run", "--nproc_per_node=2", "train.py", *given)
+    assert done.returncode == 0, done.stderr
+    job = json.loads(done.stdout)["job"]
+    assert job["script_args"] == given
+    assert job["nproc_per_node"] == 2
+    assert not (here / "runs").exists()
+
+
+def test_an_existing_name_and_an_impossible_folder_are_refused(here: Path) -> None:
+    (here / "runs" / "mine").mkdir(parents=True)
+    (here / "file").write_text("")
+    taken = harness(here, "run", "--run-name", "mine", "train.py")
+    impossible = harness(here, "run", "--runs-dir", "file/runs", "train.py")
+    assert (taken.returncode, impossible.returncode) == (2, 2)
+    assert taken.stderr.startswith("error: run mine already exists in ")
+    assert impossible.stderr.startswith("error: cannot make a run directory in ")
+    assert not (here / "runs" / "latest").exists()
+
+
+def test_a_run_beyond_loopback_needs_a_token(here: Path) -> None:
+    meet = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "0.0.0.0"]
+    bare = harness(here, "run", "--dry-run", *meet, "train.py")
+    assert bare.returncode == 2
+    assert "needs a token" in bare.stderr
+    (here / "token").write_text("secret\n")
+    done = harness(here, "run", "--dry-run", *meet, "--token-file", "token", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "secret" not in done.stdout
+
+
+def test_a_user_s_own_modules_are_neither_shadowed_nor_shadow_ours(here: Path) -> None:
+    for name in ("agent", "trainer", "tui"):
+        (here / name).mkdir()
+        (here / name / "__init__.py").write_text("mine = True\n")
+    for name in ("chaos", "queue", "select", "grpc", "signal", "runs"):
+        (here / f"{name}.py").write_text("raise RuntimeError('imported by Harness')\n")
+    (here / "program.sh").write_text("#!/bin/sh\necho went well\n")
+    (here / "program.sh").chmod(0o700)
+    # The console script has no folder of the user's on its path, unlike `python -m`.
+    code = "import sys; sys.path.remove(''); from harness.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", "--no-python", "./program.sh"],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "went well\n"
+
+
+@pytest.fixture
+def running(here: Path, request: pytest.FixtureRequest) -> Iterator["subprocess.Popen[str]"]:
+    """A run named `live` that works until it is stopped; `request.param` adds options."""
+    (here / "work.sh").write_text("#!/bin/sh\ntouch working\nexec sleep 1000\n")
+    (here / "work.sh").chmod(0o700)
+    run = subprocess.Popen(
+        [*HARNESS, "run", "--run-name", "live", *request.param, "--no-python", "./work.sh"],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (here / "working").exists():
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.wait(0.05)
+    yield run
+    run.terminate()
+    run.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("running", [()], indirect=True)
+def test_harm_is_refused_unless_allowed_and_stop_stops(
+    here: Path, running: "subprocess.Popen[str]"
+) -> None:
+    refused = harness(here, "inject", "kill", "--rank", "0")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: refused: ")
+    assert "--chaos-allowed" in refused.stderr
+    unknown = harness(here, "inject", "kill", "--rank", "0", "life")
+    assert unknown.returncode == 2
+    assert "did you mean live?" in unknown.stderr
+    stopped = harness(here, "stop", "live")
+    assert stopped.returncode == 0, stopped.stderr
+    assert running.wait(60) != 0
+    over = harness(here, "stop", "live")
+    assert over.returncode == 2
+    assert over.stderr.startswith("error: run live is over")
+
+
+@pytest.mark.parametrize("running", [("--chaos-allowed",)], indirect=True)
+def test_an_allowed_kill_kills_the_rank(here: Path, running: "subprocess.Popen[str]") -> None:
+    wrong = harness(here, "inject", "kill", "--rank", "7")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: refused: ")
+    (here / "working").unlink()
+    done = harness(here, "inject", "kill", "--rank", "0")
+    assert done.returncode == 0, done.stderr
+    while not (here / "working").exists():  # the next attempt works
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(0.05)
+    events = (here / "runs" / "live" / "journal.jsonl").read_text()
+    assert '"FaultInjected"' in events
+    assert '"killed_by_signal"' in events
