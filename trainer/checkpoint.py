@@ -7,10 +7,8 @@ aloud, for the next older one.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shutil
 import time
 import warnings
@@ -26,12 +24,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from harness.trainer import seeding
-from harness.trainer.config import Config, ConfigError, Layout
-
-SCHEMA = 1
-MANIFEST = "manifest.json"
-_NAME = re.compile(r"step-(\d{6,})")
+from harness.trainer import manifest, seeding
+from harness.trainer.config import Config, Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,97 +36,12 @@ class Progress:
     position: int
 
 
-def folder(root: Path, step: int) -> Path:
-    return root / f"step-{step:06d}"
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a complete checkpoint.
-
-    Raises ValueError with the reason when it is missing, unreadable, of another schema, or when
-    a file it lists is missing or has another size. Contents are checked by `digests_agree`.
-    """
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["schema"] != SCHEMA:
-            raise ValueError(f"schema {manifest['schema']}, this version reads {SCHEMA}")
-        files = [(str(f["name"]), int(f["bytes"]), str(f["sha256"])) for f in manifest["files"]]
-        _ = (int(manifest["step"]), int(manifest["position"]), dict(manifest["model"]))
-    except FileNotFoundError:
-        raise ValueError("no manifest, the save was interrupted") from None
-    except OSError as error:
-        raise ValueError(f"manifest: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
-        raise ValueError("the manifest is damaged") from None
-    for name, size, _digest in files:
-        file = path / name
-        if not file.is_file():
-            raise ValueError(f"{name} is missing")
-        if file.stat().st_size != size:
-            raise ValueError(f"{name} has {file.stat().st_size} bytes, not {size}")
-    found: dict[str, Any] = manifest
-    return found
-
-
-def steps_present(root: Path) -> list[int]:
-    """Steps of all `step-NNNNNN` folders, complete or not, newest first."""
-    if not root.is_dir():
-        return []
-    matches = (_NAME.fullmatch(entry.name) for entry in root.iterdir() if entry.is_dir())
-    return sorted((int(match[1]) for match in matches if match), reverse=True)
-
-
-def interrupted(root: Path) -> list[Path]:
-    """Temporary folders of saves that never ended."""
-    return sorted(root.glob("step-*.tmp")) if root.is_dir() else []
-
-
-def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def digests_agree(path: Path, manifest: dict[str, Any], part: int = 0, parts: int = 1) -> bool:
-    """Whether every `parts`-th file from `part` on has the digest the manifest gives."""
-    mine = manifest["files"][part::parts]
-    return all(_digest(path / f["name"]) == f["sha256"] for f in mine)
-
-
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def preflight(config: Config) -> None:
-    """Refuse, before any group exists, what loading or saving would trip over (ConfigError)."""
-    if not config.checkpoint.dir:
-        return
-    root = Path(config.checkpoint.dir)
-    there = root
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise ConfigError(f"--checkpoint-dir {root}: {there} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"--checkpoint-dir {root}: {there} is not writable")
-    for step in steps_present(root):
-        try:
-            before = read_manifest(folder(root, step))["model"]
-        except ValueError:
-            continue
-        for name, value in asdict(config.model).items():
-            if before.get(name) != value:
-                raise ConfigError(
-                    f"--checkpoint-dir {root}: step {step} was saved with {name} "
-                    f"{before.get(name)}, this run has {value}; use that or another folder"
-                )
-        return
 
 
 def _tensors(parts: list[nn.Module], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -209,7 +118,7 @@ class Checkpoints:
         When it returns, on any rank, the checkpoint is complete and on disk.
         """
         began = time.perf_counter()
-        final = folder(self._root, at.step)
+        final = manifest.folder(self._root, at.step)
         temporary = final.with_name(final.name + ".tmp")
         if self._rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -220,7 +129,7 @@ class Checkpoints:
         # Its first exchange ends only when rank 0 takes part, so nobody writes before the mkdir.
         save(tensors, storage_writer=FileSystemWriter(temporary, sync_files=True))
         mine = [
-            {"name": file.name, "bytes": file.stat().st_size, "sha256": _digest(file)}
+            {"name": file.name, "bytes": file.stat().st_size, "sha256": manifest.digest(file)}
             for file in sorted(temporary.glob(f"__{self._rank}_*.distcp"))
         ]
         gathered: list[Any] | None = [None] * dist.get_world_size() if self._rank == 0 else None
@@ -234,9 +143,11 @@ class Checkpoints:
         self, temporary: Path, final: Path, at: Progress, files: list[dict[str, Any]]
     ) -> None:
         index = temporary / ".metadata"
-        files.append({"name": index.name, "bytes": index.stat().st_size, "sha256": _digest(index)})
-        manifest = {
-            "schema": SCHEMA,
+        files.append(
+            {"name": index.name, "bytes": index.stat().st_size, "sha256": manifest.digest(index)}
+        )
+        record = {
+            "schema": manifest.SCHEMA,
             "step": at.step,
             "position": at.position,
             "world_size": dist.get_world_size(),
@@ -246,8 +157,8 @@ class Checkpoints:
             "torch": torch.__version__,
             "files": files,
         }
-        with (temporary / MANIFEST).open("w", encoding="utf-8") as stream:
-            json.dump(manifest, stream, indent=1)
+        with (temporary / manifest.NAME).open("w", encoding="utf-8") as stream:
+            json.dump(record, stream, indent=1)
             stream.flush()
             os.fsync(stream.fileno())
         _sync(temporary)
@@ -263,39 +174,39 @@ class Checkpoints:
         What is newer than the one just saved was passed over at the start and does not count.
         """
         kept = 0
-        for step in steps_present(self._root):
+        for step in manifest.steps_present(self._root):
             if step > newest:
                 continue
-            path = folder(self._root, step)
+            path = manifest.folder(self._root, step)
             try:
-                read_manifest(path)
+                manifest.read(path)
             except ValueError:
                 continue
             kept += 1
             if kept > self._config.checkpoint.keep:
                 # Without its manifest it no longer counts, should we die before the rest is gone.
-                (path / MANIFEST).unlink()
+                (path / manifest.NAME).unlink()
                 shutil.rmtree(path)
-        for path in interrupted(self._root):
+        for path in manifest.interrupted(self._root):
             shutil.rmtree(path)
 
     def _newest(self) -> int | None:
         """Newest checkpoint that is complete and unaltered; says which ones were passed over."""
-        for path in interrupted(self._root):
+        for path in manifest.interrupted(self._root):
             self._say(f"checkpoint {path} passed over: the save was interrupted")
-        steps = self._from_first(steps_present(self._root))
+        steps = self._from_first(manifest.steps_present(self._root))
         for step in steps:
-            path = folder(self._root, step)
+            path = manifest.folder(self._root, step)
             reason = ""
-            manifest = None
+            record = None
             try:
-                manifest = read_manifest(path)
+                record = manifest.read(path)
             except ValueError as error:
                 reason = str(error)
             reason = self._from_first(reason)
             if not reason:
-                good = manifest is not None and digests_agree(
-                    path, manifest, self._rank, dist.get_world_size()
+                good = record is not None and manifest.digests_agree(
+                    path, record, self._rank, dist.get_world_size()
                 )
                 verdict = torch.tensor(int(good), device=self._device)
                 dist.all_reduce(verdict, op=dist.ReduceOp.MIN)
@@ -312,8 +223,8 @@ class Checkpoints:
         step = self._newest()
         if step is None:
             return None
-        path = folder(self._root, step)
-        manifest = read_manifest(path)
+        path = manifest.folder(self._root, step)
+        record = manifest.read(path)
         reader = FileSystemReader(path)
         saved = contents(reader)
         _fresh_state(parts, optimizer, saved)
@@ -327,4 +238,4 @@ class Checkpoints:
         load_alone(tensors, reader)
         if mine:
             seeding.restore(states, self._device)
-        return Progress(step=manifest["step"], position=manifest["position"]), path
+        return Progress(step=record["step"], position=record["position"]), path

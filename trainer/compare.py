@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from harness.trainer import checkpoint
+from harness.trainer import checkpoint, manifest
 from harness.trainer.config import ConfigError
 
 SHOWN = 5
@@ -45,20 +45,20 @@ def choose(root: Path, step: int | None) -> int:
 
     Raises ConfigError when there is none.
     """
-    steps = checkpoint.steps_present(root)
+    steps = manifest.steps_present(root)
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder")
     if step is not None and step not in steps:
         raise ConfigError(f"{root}: no checkpoint of step {step}")
     for candidate in steps if step is None else [step]:
-        path = checkpoint.folder(root, candidate)
+        path = manifest.folder(root, candidate)
         try:
-            manifest = checkpoint.read_manifest(path)
+            record = manifest.read(path)
         except ValueError as error:
             if step is not None:
                 raise ConfigError(f"{path}: {error}") from None
             continue
-        if not checkpoint.digests_agree(path, manifest):
+        if not manifest.digests_agree(path, record):
             raise ConfigError(f"{path}: a file is not what was written (digest)")
         return candidate
     raise ConfigError(f"{root}: no complete checkpoint")
@@ -118,7 +118,7 @@ def _run(arguments: argparse.Namespace) -> Comparison:
             f"newest complete checkpoints are of step {steps[0]} and step {steps[1]}; "
             "give --step for one that both have"
         )
-    first, second = (read(checkpoint.folder(root, steps[0])) for root in roots)
+    first, second = (read(manifest.folder(root, steps[0])) for root in roots)
     return compare(first, second, step=steps[0])
 
 

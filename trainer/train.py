@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import harness
-from harness.trainer.config import Config, ConfigError, Layout, Place, layout, parse
+from harness.trainer.config import Config, ConfigError, Layout, Place, layout
+from harness.trainer.flags import parse
 
 if TYPE_CHECKING:
     import torch
@@ -149,26 +150,26 @@ class Trainer:
         every, steps = self._config.checkpoint.every, self._config.optim.steps
         if self._at.step >= steps:
             self._say(f"nothing to do: step {self._at.step} of {steps} is done")
-        while self._at.step < steps:
-            with harness.phase("step"):
+        with harness.phase("step"):
+            while self._at.step < steps:
                 done = self._one_step()
-            self._say(self._line(done))
-            history.append(done)
-            harness.progress(
-                done.step,
-                loss=done.loss,
-                tokens=self._start.batches.tokens_per_step,
-                total_steps=steps,
-            )
-            if done.step == steps or (every and done.step % every == 0):
-                self._save()
+                self._say(self._line(done))
+                history.append(done)
+                harness.progress(
+                    done.step,
+                    loss=done.loss,
+                    tokens=self._at.position * self._config.model.seq_len,
+                    total_steps=steps,
+                )
+                if done.step == steps or (every and done.step % every == 0):
+                    self._save()
         return history
 
 
 def preflight(config: Config, place: Place) -> Start:
     """Everything that can be refused before a process group exists (ConfigError)."""
     sizes = layout(config, place.world_size)
-    from harness.trainer import checkpoint, data, mesh
+    from harness.trainer import data, manifest, mesh
 
     batches = data.Batches(
         data.corpus(config.data.path),
@@ -176,7 +177,7 @@ def preflight(config: Config, place: Place) -> Start:
         global_batch=config.data.global_batch,
         seed=config.run.seed,
     )
-    checkpoint.preflight(config)
+    manifest.preflight(config)
     device = mesh.choose_device(config.run.device, place)
     return Start(config=config, place=place, sizes=sizes, device=device, batches=batches)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.trainer import checkpoint, compare
-from harness.trainer.config import ConfigError, parse
+from harness.trainer import compare, manifest
+from harness.trainer.config import ConfigError
+from harness.trainer.flags import parse
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Launch
@@ -34,11 +35,11 @@ def flip_a_byte(file: Path) -> None:
 def test_the_last_ones_are_kept(launch: Launch, flags: tuple[str, ...], tmp_path: Path) -> None:
     result = launch(1, *flags, "--checkpoint-keep", "2")
     assert result.codes == [0], result.err
-    assert checkpoint.steps_present(tmp_path / "ck") == [5, 4]
-    manifest = checkpoint.read_manifest(tmp_path / "ck" / "step-000005")
-    assert (manifest["step"], manifest["position"]) == (5, 40)
-    assert manifest["mesh"] == {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "tp": 1}
-    assert checkpoint.digests_agree(tmp_path / "ck" / "step-000005", manifest)
+    assert manifest.steps_present(tmp_path / "ck") == [5, 4]
+    record = manifest.read(tmp_path / "ck" / "step-000005")
+    assert (record["step"], record["position"]) == (5, 40)
+    assert record["mesh"] == {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "tp": 1}
+    assert manifest.digests_agree(tmp_path / "ck" / "step-000005", record)
 
 
 def test_damage_is_passed_over_aloud(
@@ -47,7 +48,7 @@ def test_damage_is_passed_over_aloud(
     root = tmp_path / "ck"
     assert launch(2, *flags, "--checkpoint-keep", "5").codes == [0, 0]
     reference = compare.read(root / "step-000005")
-    (root / "step-000005" / checkpoint.MANIFEST).unlink()
+    (root / "step-000005" / manifest.NAME).unlink()
     os.truncate(root / "step-000004" / "__1_0.distcp", 100)
     flip_a_byte(root / "step-000003" / "__0_0.distcp")
     (root / "step-000006.tmp").mkdir()
@@ -59,7 +60,7 @@ def test_damage_is_passed_over_aloud(
     assert "step-000004 passed over: __1_0.distcp has 100 bytes, not" in said
     assert "step-000003 passed over: a file is not what was written (digest)" in said
     assert "resumed after step 2" in said
-    assert not checkpoint.interrupted(root)
+    assert not manifest.interrupted(root)
     again = compare.compare(reference, compare.read(root / "step-000005"), step=5)
     assert again.differences == []
 
@@ -87,15 +88,15 @@ def test_other_model_is_refused_before_it_starts(
     ],
 )
 def test_a_damaged_manifest_has_a_reason(tmp_path: Path, text: str, why: str) -> None:
-    (tmp_path / checkpoint.MANIFEST).write_text(text)
+    (tmp_path / manifest.NAME).write_text(text)
     with pytest.raises(ValueError, match=why):
-        checkpoint.read_manifest(tmp_path)
+        manifest.read(tmp_path)
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file is not a folder"):
-        checkpoint.preflight(parse(["--checkpoint-dir", str(tmp_path / "file" / "x")]))
+        manifest.preflight(parse(["--checkpoint-dir", str(tmp_path / "file" / "x")]))
 
 
 def test_compare(
@@ -111,7 +112,7 @@ def test_compare(
         text = capsys.readouterr()
         return code, text.out, text.err
 
-    assert told(a, a) == (0, "identical: 48 tensors, 10,864 parameters\n", "")
+    assert told(a, a) == (0, "identical: 48 tensors, 10,800 parameters\n", "")
     code, out, _ = told(a, b)
     assert code == 1
     assert out.startswith("different: ")

@@ -13,10 +13,9 @@ from harness.trainer.config import (
     ConfigError,
     Layout,
     Place,
-    flag_of,
     layout,
-    parse,
 )
+from harness.trainer.flags import flag_of, parse
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore
 import harness
 from harness.trainer import checkpoint, mesh, parallelize, pipeline  # noqa: F401  (preloaded)
 from harness.trainer import train as trainer
-from harness.trainer.config import parse
+from harness.trainer.flags import parse
 
 
 def start_store() -> tuple[int, int]:
