@@ -25,15 +25,15 @@ class Link:
     """The worker's end. Only the process that made it may speak: forked children stay silent."""
 
     def __init__(self, descriptor: int) -> None:
-        self._socket: socket.socket | None = socket.socket(fileno=descriptor)
-        self._socket.setblocking(False)
         os.set_inheritable(descriptor, False)
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
         self._owner = os.getpid()
         self._lost = 0
 
     def say(self, kind: str, **fields: Any) -> bool:
         """Send one fact; False when it was dropped."""
-        if self._socket is None or os.getpid() != self._owner:
+        if os.getpid() != self._owner:
             return False
         if self._lost and self._send({"type": "FactsLost", "count": self._lost}):
             self._lost = 0
@@ -45,12 +45,15 @@ class Link:
     def _send(self, fact: dict[str, Any]) -> bool:
         try:
             data = json.dumps(fact, default=str).encode(errors="replace")
-            if self._socket is None or len(data) > MESSAGE_LIMIT:
+            if len(data) > MESSAGE_LIMIT:
                 return False
-            self._socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            # Made anew each time: a socket object of ours must not warn when Python shuts down.
+            end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=self._descriptor)
+            try:
+                end.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            finally:
+                end.detach()
             return True
-        except BlockingIOError:
-            return False
         except (OSError, ValueError, TypeError):
             return False
 

@@ -26,6 +26,15 @@ PATIENCE = 60.0
 E = TypeVar("E")
 
 
+def wait_until(check: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Poll `check` until it is true; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
 class Node:
     """One agent process and what it has reported."""
 
@@ -89,9 +98,11 @@ class Node:
 
     def until(self, kind: type[E], check: Callable[[E], bool] = lambda event: True) -> E:
         """Read until an event of `kind` passes `check`."""
+        deadline = time.monotonic() + PATIENCE
         while True:
             event = self.read()
             assert event is not None, self.err.read_text()
+            assert time.monotonic() < deadline, f"no {kind.__name__}: {self.err.read_text()}"
             if isinstance(event, kind) and check(event):
                 return event
 
@@ -146,6 +157,12 @@ class Node:
             pass
         return self.process.wait(PATIENCE)
 
+    def hang_up(self) -> None:
+        """What a lost controller looks like."""
+        self._end.shutdown(socket.SHUT_WR)
+
+    wait_until = staticmethod(wait_until)
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGUSR2)
@@ -153,15 +170,6 @@ class Node:
         self._lines.close()
         self._end.close()
         shutil.rmtree(self.runtime_dir, ignore_errors=True)
-
-
-def wait_until(check: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Poll `check` until it is true; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-    return found
 
 
 @pytest.fixture(scope="session")
