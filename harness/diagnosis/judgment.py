@@ -149,6 +149,8 @@ def _patience(scene: Scene, root: Finding | None) -> float:
         return _longest(policy) if _unanswered(scene) else policy.evidence_budget
     if FAMILY_OF[root.verdict] == "desync" or not idle:
         return 0.0
+    if root.verdict == "exception_hidden_by_cleanup":
+        return policy.settle  # its log tells the cause already
     if root.verdict in _INDIRECT or is_silent(root):
         return policy.evidence_budget if leaving else policy.settle
     return policy.settle if Signature.parse(root.signature).start_up else 0.0

@@ -4,19 +4,22 @@ Compares flight records at equal (group, sequence number). This comes before eve
 dies of a mismatch is a matter of luck, often an innocent neighbour.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
 from harness.collectives import Collective
 from harness.diagnosis.scene import Scene, collective_ref, op_name
 from harness.diagnosis.signature import Signature, place_text
-from harness.diagnosis.texts import is_size_abort
+from harness.diagnosis.texts import is_size_abort, size_ratio
 from harness.incidents import EvidenceRef, Finding, Where
 from harness.state import RunState
 from harness.topology import ranks_name
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather"})
 """Operations whose input is of one size on all ranks. Gather, scatter and all-to-all are not."""
+_NEAR = 1.5
+"""Gloo cuts tensors into pieces of whole elements: two ratios this close are the same."""
 _WHOLE_WORLD = "0"
 """Name of the default group."""
 
@@ -122,21 +125,20 @@ def _kind(
 
 def _skipped(scene: Scene, meeting: _Meeting, odd: int, expected: _What) -> bool:
     """Whether the odd rank's call is the one that used to follow the expected call."""
-    evidence = scene.attempt.ranks[odd].evidence
-    here = meeting.entries[odd]
+    here = _what(meeting.entries[odd])
+    return here != expected and _following(scene, meeting, odd, expected) == here
+
+
+def _following(scene: Scene, meeting: _Meeting, rank: int, expected: _What) -> _What | None:
+    """What followed `expected` in all earlier rounds of `rank`; None where that varies."""
+    evidence = scene.attempt.ranks[rank].evidence
+    here = meeting.entries[rank]
     if evidence is None:
-        return False
-    before = sorted(
-        (
-            entry
-            for entry in evidence.collectives
-            if entry.pg == here.pg and entry.seq_id < here.seq_id
-        ),
-        key=lambda entry: entry.seq_id,
-    )
-    history = [_what(entry) for entry in before]
-    following = {history[at + 1] for at in range(len(history) - 1) if history[at] == expected}
-    return following == {_what(here)} and expected != _what(here)
+        return None
+    before = [e for e in evidence.collectives if e.pg == here.pg and e.seq_id < here.seq_id]
+    history = [_what(entry) for entry in sorted(before, key=lambda entry: entry.seq_id)]
+    seen = {history[at + 1] for at in range(len(history) - 1) if history[at] == expected}
+    return seen.pop() if len(seen) == 1 else None
 
 
 def _aborted_alone(scene: Scene, meetings: list[_Meeting]) -> list[Finding]:
@@ -156,23 +158,42 @@ def _aborted_alone(scene: Scene, meetings: list[_Meeting]) -> list[Finding]:
     meeting = max(silent, key=lambda meeting: meeting.at_ns)
     others = sorted(meeting.entries)
     tied = len(others) == 1
+    skipped = _skipped_by_size(scene, meeting, size_ratio(aborted[0].text))
     reason = (
         f"more bytes came than rank {rank} had room for, so it aborted; {ranks_name(others)}"
         f" agree{'s' if tied else ''} on the operation, rank {rank}'s record died with it"
     )
+    if skipped:
+        reason += "; the size it had room for is that of the operation that always followed"
     if tied:
         reason += "; two ranks cannot be told apart, so both are listed"
+    did = "skipped it" if skipped else "passed something smaller"
     return [
         _finding(
             scene,
             meeting,
-            "shape_mismatch",
+            "collective_mismatch" if skipped else "shape_mismatch",
             sorted({rank, *others}) if tied else [rank],
-            cause=f"{_at(meeting)}: {_table(meeting)}, rank {rank} something smaller",
+            cause=f"{_at(meeting)}: {_table(meeting)}; rank {rank} {did}",
             reason=reason,
             likely=True,
         )
     ]
+
+
+def _skipped_by_size(scene: Scene, meeting: _Meeting, ratio: float | None) -> bool:
+    """Whether the aborted rank was one operation ahead, going by the sizes that Gloo names."""
+    rank, entry = next(iter(sorted(meeting.entries.items())))
+    expected = _what(entry)
+    following = _following(scene, meeting, rank, expected)
+    if ratio is None or following is None:
+        return False
+    here, there = _elements(expected), _elements(following)
+    return there > 0 and 1 / _NEAR < here / there / ratio < _NEAR
+
+
+def _elements(what: _What) -> int:
+    return sum(math.prod(shape) for shape in what[1])
 
 
 def _finding(

@@ -45,6 +45,8 @@ _SIZES_DIFFER = re.compile(
     r"enforce ?(?:fail|notmet)|op\.preamble\.length|preamble.*nbytes", re.IGNORECASE
 )
 
+_CAME_AND_ROOM = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+
 _SOURCE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h|hpp):\d+\]\s*")
 
 _LAST_LINE = re.compile(
@@ -83,6 +85,17 @@ def is_size_abort(text: str) -> bool:
 def headline(text: str) -> str:
     """First line of a message, without the place in a C++ source that Gloo puts before it."""
     return _SOURCE.sub("", text.strip().partition("\n")[0].strip())
+
+
+def size_ratio(text: str) -> float | None:
+    """How much more came than there was room for, as Gloo's abort says; None where it does not.
+
+    Gloo compares pieces of the tensors, so the ratio of the tensors is near it, not equal.
+    """
+    found = _CAME_AND_ROOM.search(text)
+    if found is None or int(found[2]) == 0:
+        return None
+    return int(found[1]) / int(found[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

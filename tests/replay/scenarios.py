@@ -605,6 +605,31 @@ def skipped() -> World:
 
 
 @scenario(
+    "collective_mismatch/skipped_and_aborted",
+    verdict="collective_mismatch",
+    first_failing=[2],
+    victims=[0, 1, 3],
+    confidence="likely",
+    cause_has="rank 2 skipped it",
+)
+def skipped_and_aborted() -> World:
+    """Rank 2 has room for the small tensor that always follows the large one."""
+    large, small = ((512, 8),), ((8,),)
+    text = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 2048 vs 4. "
+
+    def evidence(rank: int) -> dict[str, Any]:
+        if rank == 2:
+            return {"last_lines": (text,)}
+        rounds = tuple(collective(at, sizes=(large, small)[at % 2]) for at in range(8))
+        return {"collectives": (*rounds, collective(8, sizes=large, retired=False))}
+
+    world = World(evidence=evidence).start()
+    world.exit(2, signal=6)
+    world.cries(1, 3)
+    return _judge_and_end(world)
+
+
+@scenario(
     "collective_mismatch/other_operation",
     verdict="collective_mismatch",
     first_failing=[1],

@@ -27,7 +27,8 @@ TIMED_OUT = (
 )
 SIZE_ABORT = (
     "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
-    "  what():  [enforce fail at pair.cc:465] op.preamble.length <= op.nbytes. 12800 vs 6400",
+    "  what():  [enforce fail at pair.cc:465] op.preamble.length <= op.nbytes. 1600 vs 800."
+    " Received data size does not match expected size.",
 )
 
 
