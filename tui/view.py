@@ -66,7 +66,7 @@ MEANINGS: Mapping[CellState, str] = {
     "corrupt": "silent data corruption",
     "oom": "out of memory",
     "restarting": "stopped, waits for the next attempt",
-    "stopped": "stopped by Harness",
+    "stopped": "fell because of another rank, or was stopped by Harness",
     "done": "finished with exit code 0",
 }
 CULPRITS: frozenset[CellState] = frozenset({"hung", "mismatch", "dead", "corrupt", "oom"})
@@ -185,7 +185,7 @@ class View:
 
     def place(self, cell: Cell) -> str:
         """Coordinates as text, such as `dp1 pp0 tp1`; empty when they are not known."""
-        return coordinates_text(self.coordinates.get(cell.rank, {}))
+        return place_text(self.axes, self.coordinates.get(cell.rank, {}))
 
     def next_troubled(self, rank: int, step: int) -> int | None:
         """The next (`step` 1) or previous (-1) troubled rank after `rank`, culprits before the
@@ -232,9 +232,15 @@ def exit_text(exited: WorkerExited) -> str:
     return f"exited with code {exited.exit_code}"
 
 
+def place_text(axes: Sequence[tuple[str, int]], coordinates: Mapping[str, int]) -> str:
+    """Coordinates as text, without the axes of size 1: they tell nothing apart."""
+    flat = {name for name, size in axes if size == 1}
+    return coordinates_text({n: value for n, value in coordinates.items() if n not in flat})
+
+
 def rank_name(state: RunState, rank: int) -> str:
     """`rank 5 (dp1 pp0 tp1, host-a)`: what is known of the place of a rank."""
-    parts = [coordinates_text(state.coordinates.get(rank, {}))]
+    parts = [place_text(_axes(state), state.coordinates.get(rank, {}))]
     attempt = state.attempt
     known = attempt.ranks.get(rank) if attempt is not None else None
     node = state.nodes.get(known.node_rank) if known is not None else None
@@ -326,11 +332,10 @@ class _RankJudge:
             return "not_started"
         if rank.status == "stopped":
             return "stopped" if self.ended else "restarting"
-        victim = rank.rank in self.victims
         if rank.exited is not None and rank.exited.exit_code == 0:
             return "done"
-        if victim:
-            return "stopped" if self.ended else "waiting"
+        if rank.rank in self.victims:
+            return "waiting" if rank.status == "running" and not self.ended else "stopped"
         if rank.status in ("exited", "raised"):
             return "oom" if rank.exited is not None and rank.exited.oom else "dead"
         return self._alive(rank)
@@ -357,7 +362,7 @@ def _header(state: RunState, now_ns: int) -> Header:
         run=state.run.run if state.run is not None else "",
         stage=state.ended.outcome if state.ended is not None else state.stage,
         world_size=world,
-        mesh=" ".join(f"{name}{size}" for name, size in _axes(state)),
+        mesh=" ".join(f"{name}{size}" for name, size in _axes(state) if size > 1),
         attempt=attempt.index if attempt is not None else None,
         step=attempt.step if attempt is not None else 0,
         total_steps=max((rank.total_steps for rank in ranks), default=0),
@@ -412,7 +417,7 @@ def _who(state: RunState, ranks: Sequence[int], coordinates: Mapping[str, int]) 
     if len(ranks) > 1:
         return f"ranks {ranks_text(ranks)}"
     if coordinates and ranks[0] not in state.coordinates:
-        return f"rank {ranks[0]} ({coordinates_text(coordinates)})"
+        return f"rank {ranks[0]} ({place_text(_axes(state), coordinates)})"
     return rank_name(state, ranks[0])
 
 
@@ -468,26 +473,36 @@ def _banner_incident(state: RunState, incident: Incident) -> Banner:
 
 
 def _first_trouble(state: RunState) -> Banner | None:
-    """Before the verdict: the rank whose trouble was seen first, said to be only that."""
+    """Before the verdict: what was seen, and no more. Ranks that died without an exception come
+    first: an exception may be a peer's cry that its connection is gone. One of several ranks is
+    named as the beginning only when it is the only one that went without a word."""
     attempt = state.attempt
     if attempt is None or state.stage not in ("running", "judging"):
         return None
-    seen: list[tuple[int, RankState, str]] = []
+    silent: list[tuple[int, RankState, str]] = []
+    raised: list[tuple[int, RankState, str]] = []
     for rank in attempt.ranks.values():
         if rank.raised is not None:
             what = f"raised {clean(rank.raised.exc_type)}: {clean(rank.raised.message)}"
-            seen.append((rank.raised.raised_ns, rank, what))
+            raised.append((rank.raised.raised_ns, rank, what))
         elif rank.exited is not None and not rank.exited.ordered and rank.exited.exit_code != 0:
-            seen.append((rank.exited.exited_ns, rank, exit_text(rank.exited)))
+            silent.append((rank.exited.exited_ns, rank, exit_text(rank.exited)))
+    silent.sort(key=lambda entry: (entry[0], entry[1].rank))
+    raised.sort(key=lambda entry: (entry[0], entry[1].rank))
+    seen = silent + raised
     if not seen:
         return None
-    _, first, what = min(seen, key=lambda entry: (entry[0], entry[1].rank))
-    others = f", {_plural(len(seen) - 1, 'more')} after it" if len(seen) > 1 else ""
     doing = "taking evidence before anything is killed" if state.stage == "judging" else "judging"
+    _, first, what = seen[0]
+    named = len(seen) == 1 or len(silent) == 1
+    line = f"TROUBLE  {rank_name(state, first.rank)} {what}"
+    if not named:
+        line = f"TROUBLE  ranks {ranks_text([rank.rank for _, rank, _ in seen])} failed; {line[9:]}"
+    others = f"{_plural(len(seen), 'rank')} failed so far; " if len(seen) > 1 else ""
     return Banner(
         tone="bad",
-        lines=(f"TROUBLE  {rank_name(state, first.rank)} {what}", f"seen first{others}; {doing}"),
-        rank=first.rank,
+        lines=(line, f"no verdict yet; {others}{doing}"),
+        rank=first.rank if named else None,
     )
 
 
@@ -555,4 +570,4 @@ def _last_incident(state: RunState) -> str:
 
 
 def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 or word in ("more",) else f"{count} {word}s"
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
