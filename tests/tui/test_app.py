@@ -64,6 +64,14 @@ def test_large_mesh_shows_its_one_culprit_in_sight(scenes, tui):
     assert "X<" in row
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_hints_are_whole_and_help_comes_first(scenes, tui, width):
+    app = tui.app_of(scenes.running())
+    line = "".join(text for text, _ in app._footer(width))
+    assert line.startswith(" ? help  q detach")
+    assert len(line) <= width
+
+
 def test_keys_move_the_cursor_over_the_mesh(scenes, tui):
     app = tui.app_of(scenes.running())
     seen = []

@@ -9,9 +9,11 @@ import pytest
 from harness.state import fold_all
 from harness.topology import Mesh
 from harness.tui import paint
+from harness.tui.cells import GLYPHS, MEANINGS
 from harness.tui.grid import make_grid
 from harness.tui.theme import INK_OF_STATE, STATE_COLOURS
-from harness.tui.view import GLYPHS, MEANINGS, build, clean, short_path
+from harness.tui.view import build
+from harness.tui.wording import clean, short_path
 
 
 def view_of(scene):
