@@ -20,7 +20,7 @@ from harness.faults import Fault
 from harness.orders import Command, Inject, StopRun
 from harness.tui import paint
 from harness.tui.detail import rank_detail
-from harness.tui.dialogs import Confirm, TextScreen
+from harness.tui.dialogs import Confirm, TextScreen, help_lines
 from harness.tui.feed import Feed
 from harness.tui.grid import CARD_HEIGHT, Grid, make_grid
 from harness.tui.lines import LinesView
@@ -409,20 +409,7 @@ class HarnessApp(App[None]):
         self.push_screen(TextScreen(lambda: ((" help", "title"),), self._help))
 
     def _help(self) -> list[Line]:
-        keys = [
-            ("q, Ctrl-C", "detach: the run goes on"),
-            ("arrows, h j k l", "move between ranks, or scroll"),
-            ("J K, g G", "ten rows at a time; first and last"),
-            ("n N", "next and previous rank in trouble"),
-            ("Enter", "everything known of the rank: state, exception, stack, output"),
-            ("1 4 6", "mesh, logs, incidents; Esc goes back to the mesh"),
-        ]
-        if self.do is not None:
-            keys.append(("S", "stop the run (asks first)"))
-            keys.append(("X", "kill the rank under the cursor, in runs that allow chaos"))
-        lines: list[Line] = [((" keys", "head"),)]
-        lines += [((f"  {key:<16}", "key"), (text, "text")) for key, text in keys]
-        return [*lines, (), ((" states", "head"),), *paint.legend_lines(self.ascii_only)]
+        return help_lines(deeds=self.do is not None, ascii_only=self.ascii_only)
 
     # --- deeds ---------------------------------------------------------------------------------
 

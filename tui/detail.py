@@ -5,15 +5,9 @@ from typing import Literal
 
 from harness.events import EvidenceTaken
 from harness.state import RankState, RunState
-from harness.tui.view import (
-    MEANINGS,
-    Cell,
-    View,
-    clean,
-    exit_text,
-    loss_text,
-    rank_name,
-)
+from harness.tui.cells import MEANINGS, Cell
+from harness.tui.view import View
+from harness.tui.wording import clean, exit_text, loss_text, rank_name
 
 Weight = Literal["title", "head", "text", "dim", "bad"]
 

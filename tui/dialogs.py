@@ -9,13 +9,31 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 
 from harness.tui.lines import LinesView
-from harness.tui.paint import Line
+from harness.tui.paint import Line, legend_lines
 
 _LEAVE: list[BindingType] = [
     ("escape", "leave", "back"),
     ("q", "leave", "back"),
     ("ctrl+c", "app.detach", "detach"),
 ]
+
+
+def help_lines(*, deeds: bool, ascii_only: bool) -> list[Line]:
+    """Keys and glyphs; with `deeds`, also the keys that change the run."""
+    keys = [
+        ("q, Ctrl-C", "detach: the run goes on"),
+        ("arrows, h j k l", "move between ranks, or scroll"),
+        ("J K, g G", "ten rows at a time; first and last"),
+        ("n N", "next and previous rank in trouble"),
+        ("Enter", "all that is known of the rank: exception, stack, output"),
+        ("1 4 6", "mesh, logs, incidents; Esc goes back to the mesh"),
+    ]
+    if deeds:
+        keys.append(("S", "stop the run (asks first)"))
+        keys.append(("X", "kill the rank under the cursor, where chaos is allowed"))
+    lines: list[Line] = [((" keys", "head"),)]
+    lines += [((f"  {key:<16}", "key"), (text, "text")) for key, text in keys]
+    return [*lines, (), ((" states", "head"),), *legend_lines(ascii_only)]
 
 
 class TextScreen(ModalScreen[None]):

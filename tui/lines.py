@@ -40,19 +40,20 @@ class LinesView(ScrollView, can_focus=False):
         super().__init__(id=id)
         self.follow = follow
         """Stay at the end when lines are added, unless the reader has scrolled away."""
+        self._at_end = True
         self._line_at: Callable[[int], Line] = lambda _: ()
         self._count = 0
         self._shown: dict[int, Line] = {}
 
     def show(self, count: int, width: int, line_at: Callable[[int], Line]) -> None:
         """Take new content and redraw the lines in sight that differ."""
-        at_end = self.follow and self.scroll_offset.y >= self.max_scroll_y
         self._line_at = line_at
         self._count = count
         size = Size(width, count)
         if size != self.virtual_size:
             self.virtual_size = size
-            self.call_after_refresh(self._settle, at_end)
+        if self.follow and self._at_end and self.scroll_offset.y < self.max_scroll_y:
+            self.call_after_refresh(self._go_to_end)
         top = self.scroll_offset.y
         for y in range(top, top + max(1, self.size.height)):
             line = self._paint(y)
@@ -65,9 +66,13 @@ class LinesView(ScrollView, can_focus=False):
     def keep_in_sight(self, region: Region) -> None:
         self.scroll_to_region(region, animate=False, force=True)
 
-    def _settle(self, at_end: bool) -> None:
-        if at_end:
-            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+    def _go_to_end(self) -> None:
+        self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        # Content that grows does not scroll, so this is the reader or the way to the end.
+        self._at_end = new_value >= self.max_scroll_y
 
     def _paint(self, y: int) -> Line:
         return self._line_at(y) if 0 <= y < self._count else ()

@@ -10,20 +10,12 @@ from rich.cells import cell_len, set_cell_size
 
 from harness.ranklogs import LogLine
 from harness.topology import ranks_text
+from harness.tui.cells import CULPRITS, GLYPHS, MEANINGS, Cell
 from harness.tui.detail import DetailLine
 from harness.tui.grid import CARD_HEIGHT, Grid
 from harness.tui.theme import INK_OF_STATE, INK_OF_TONE, Ink
-from harness.tui.view import (
-    CULPRITS,
-    GLYPHS,
-    MEANINGS,
-    Cell,
-    IncidentRow,
-    View,
-    clean,
-    duration_text,
-    loss_text,
-)
+from harness.tui.view import IncidentRow, View
+from harness.tui.wording import clean, duration_text, loss_text
 
 Line = tuple[tuple[str, Ink], ...]
 

@@ -7,7 +7,8 @@ deuteranopia, protanopia and tritanopia (Machado, Oliveira and Fernandes 2009); 
 from collections.abc import Mapping
 from typing import Literal
 
-from harness.tui.view import CellState, Tone
+from harness.tui.banner import Tone
+from harness.tui.cells import CellState
 
 StateColour = Literal["running", "slow", "waiting", "bad", "stale", "restarting", "corrupt"]
 Ink = Literal[

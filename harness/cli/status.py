@@ -18,16 +18,9 @@ from harness.cli.reading import (
 )
 from harness.state import RunState
 from harness.topology import ranks_text
-from harness.tui.view import (
-    CULPRITS,
-    TROUBLED,
-    Cell,
-    View,
-    build,
-    clean,
-    duration_text,
-    loss_text,
-)
+from harness.tui.cells import CULPRITS, TROUBLED, Cell
+from harness.tui.view import View, build
+from harness.tui.wording import clean, duration_text, loss_text
 
 Health = Literal["healthy", "degraded", "not_running"]
 EXIT_CODES: dict[Health, int] = {"healthy": 0, "degraded": 4, "not_running": 3}

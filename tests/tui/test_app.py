@@ -1,5 +1,8 @@
 """The app as a user meets it: real Textual, driven with Pilot, at fixed sizes and a fixed time."""
 
+import asyncio
+import re
+
 import pytest
 
 from harness.orders import Inject, StopRun
@@ -61,12 +64,22 @@ def test_large_mesh_shows_its_one_culprit_in_sight(scenes, tui):
     assert "X<" in row
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_hints_are_whole_and_help_comes_first(scenes, tui, width):
+    app = tui.app_of(scenes.running())
+    line = "".join(text for text, _ in app._footer(width))
+    assert line.startswith(" ? help  q detach")
+    assert len(line) <= width
+
+
 def test_keys_move_the_cursor_over_the_mesh(scenes, tui):
     app = tui.app_of(scenes.running())
     seen = []
+    keys = ("l", "j", "G", "right", "down", "k", "h")
     tui.drive(app, (80, 24), "l", "j", then=lambda: seen.append(app.cursor))
-    tui.drive(tui.app_of(scenes.running()), (80, 24), "G", "right", "down", then=lambda: None)
-    assert seen == [5]
+    app = tui.app_of(scenes.running())
+    tui.drive(app, (80, 24), *keys, then=lambda: seen.append(app.cursor))
+    assert seen == [5, 2]
 
 
 def test_next_bad_finds_the_culprit_from_anywhere(crashed, tui):
@@ -208,3 +221,37 @@ def test_live_and_replayed_look_the_same(scenes, tui, tmp_path):
         assert tui.drive(app, (80, 24)) == direct
     finally:
         feed.stop()
+
+
+def test_log_follows_its_end_until_the_reader_scrolls_away(scenes, tui, tmp_path):
+    scene = scenes.running()
+    folder = scene.write(tmp_path)
+    scenes.write_logs(folder, 0, {0: ["line 0"]})
+    app = tui.app_of(scene, run_dir=folder)
+    path = folder / "logs" / "attempt0" / "rank00000.log"
+    seen = []
+
+    async def run() -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("4")
+            for part in range(1, 4):
+                with path.open("a") as file:
+                    file.writelines(f"line {part}{at:02d}\n" for at in range(20))
+                app.logs.poll()
+                app.show()
+                await pilot.pause()
+                seen.append(tui.screen_text(app)[21])
+            await pilot.press("k", "k")
+            with path.open("a") as file:
+                file.write("unseen\n")
+            app.logs.poll()
+            app.show()
+            await pilot.pause()
+            seen.append(tui.screen_text(app)[21])
+            await pilot.press("G")
+            await pilot.pause()
+            seen.append(tui.screen_text(app)[21])
+
+    asyncio.run(run())
+    words = [re.search(r"line \d+|unseen", line)[0] for line in seen]
+    assert words == ["line 119", "line 219", "line 319", "line 317", "unseen"]

@@ -292,3 +292,12 @@ def test_address_where_nobody_answers(harness, monkeypatch):
     assert code not in (0, 3, 4, 70)
     assert address in err
     assert len(err.splitlines()) <= 2
+
+
+def test_status_and_logs_start_light(root):
+    code = (
+        "import sys; from harness.cli.group import call; "
+        "call(['status', 'finished']); call(['logs', 'finished']); "
+        "heavy = {'torch', 'grpc', 'textual', 'rich'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)

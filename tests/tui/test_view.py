@@ -9,9 +9,11 @@ import pytest
 from harness.state import fold_all
 from harness.topology import Mesh
 from harness.tui import paint
+from harness.tui.cells import GLYPHS, MEANINGS
 from harness.tui.grid import make_grid
 from harness.tui.theme import INK_OF_STATE, STATE_COLOURS
-from harness.tui.view import GLYPHS, MEANINGS, build, clean, short_path
+from harness.tui.view import build
+from harness.tui.wording import clean, short_path
 
 
 def view_of(scene):
@@ -43,11 +45,46 @@ def test_scene(scenes, name, shown, tone, word):
 def test_trouble_is_named_before_the_verdict(scenes):
     scene = scenes.running()
     scene.raise_in(5, step=212)
-    scene.exit(2, None, signal=6)
     view = view_of(scene)
     assert view.culprit == 5
     assert view.banner.lines[0].startswith("TROUBLE  rank 5 (dp1 pp0 tp1) raised ValueError")
-    assert "1 more after it" in view.banner.lines[1]
+
+
+def test_cry_of_a_peer_is_not_named_as_the_beginning(scenes):
+    """The peers of a killed rank raise before its exit is noticed."""
+    scene = scenes.running()
+    scene.raise_in(3, step=212, message="Connection closed by peer")
+    scene.exit(2, None, signal=9)
+    view = view_of(scene)
+    assert view.culprit == 2
+    assert "rank 2 (dp0 pp1 tp0) was killed by signal 9" in view.banner.lines[0]
+    assert view.banner.lines[1].startswith("no verdict yet; 2 ranks failed so far")
+
+
+def test_several_that_raised_are_all_said(scenes):
+    scene = scenes.running()
+    for rank in (3, 4):
+        scene.raise_in(rank, step=212, message="Connection closed by peer")
+    view = view_of(scene)
+    assert view.culprit is None
+    assert view.banner.lines[0].startswith("TROUBLE  ranks 3-4 failed; rank 3")
+
+
+def test_victim_that_died_is_not_said_to_wait(scenes):
+    scene = scenes.crashed()
+    scene.exit(3, 1)
+    assert glyphs(view_of(scene)) == "wwwswXww"
+
+
+def test_axes_of_size_one_are_not_shown(scenes):
+    scene = scenes.Scene(mesh=Mesh(names=("pp", "dp", "tp"), sizes=(1, 4, 2)))
+    scene.start()
+    scene.join()
+    scene.launch(scenes.ONE_NODE)
+    scene.pulse(3)
+    view = view_of(scene)
+    assert view.header.mesh == "dp4 tp2"
+    assert view.place(view.cells[5]) == "dp2 tp1"
 
 
 def test_culprit_keeps_its_badge_while_the_others_stop(scenes):

@@ -1,0 +1,182 @@
+"""The two lines that say how a run is. Pure.
+
+With trouble they name the rank where it began, as far as that is known, and what comes next.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.incidents import Incident
+from harness.state import RankState, RunState
+from harness.topology import ranks_text
+from harness.tui.cells import MEANINGS, TROUBLED, Cell
+from harness.tui.wording import (
+    clean,
+    duration_text,
+    exit_text,
+    plural,
+    rank_name,
+    where_text,
+    who_text,
+)
+
+Tone = Literal["ok", "warn", "bad"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Banner:
+    """Two lines that say how the run is; with trouble, who began it and what comes next."""
+
+    tone: Tone
+    lines: tuple[str, str]
+    rank: int | None = None
+    """The rank it names as the one where trouble began."""
+
+
+def banner_of(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
+    """Ended, then trouble, then starting, then well: the first that holds speaks."""
+    if state.ended is not None:
+        return _ended(state)
+    open_incidents = [i for i in state.incidents if i.outcome == "open"]
+    if open_incidents:
+        return _incident(state, open_incidents[-1])
+    trouble = _first_trouble(state)
+    if trouble is not None:
+        return trouble
+    lost = [node for node in state.nodes.values() if not node.connected]
+    if lost:
+        nodes = ", ".join(f"node {n.node_rank} {n.host} ({clean(n.lost_why)})" for n in lost)
+        return Banner(tone="bad", lines=(f"LOST  {nodes}", _last_incident(state)))
+    starting = _starting(state, cells, now_ns)
+    return starting if starting is not None else _running(state, cells, now_ns)
+
+
+def _ended(state: RunState) -> Banner:
+    ended = state.ended
+    assert ended is not None
+    steps = state.attempt.step if state.attempt is not None else 0
+    took = duration_text((state.ended_ns - state.started_ns) / 1e9)
+    restarts = max(0, len(state.attempts) - 1)
+    figures = f"{steps} steps in {took}, {plural(restarts, 'restart')}"
+    tones: Mapping[str, Tone] = {"succeeded": "ok", "stopped": "warn"}
+    tone: Tone = tones.get(ended.outcome, "bad")
+    if tone == "bad" and state.incidents:
+        incident = _incident(state, state.incidents[-1])
+        second = f"FAILED  exit code {ended.exit_code}: {clean(ended.reason)}; {figures}"
+        return Banner(tone="bad", lines=(incident.lines[0], second), rank=incident.rank)
+    reason = f": {clean(ended.reason)}" if ended.reason else ""
+    first = f"{ended.outcome.upper()}  exit code {ended.exit_code}{reason}"
+    last = _last_incident(state)
+    return Banner(tone=tone, lines=(first, figures + (f"; {last}" if last else "")))
+
+
+def _incident(state: RunState, incident: Incident) -> Banner:
+    verdict = incident.verdict
+    who = who_text(state, verdict.first_failing, verdict.coordinates)
+    first = f"{verdict.verdict.upper()}  {who}: {clean(verdict.cause)}"
+    parts = []
+    if verdict.where is not None:
+        parts.append(f"at {where_text(verdict.where)}")
+    if verdict.victims:
+        parts.append(f"{plural(len(verdict.victims), 'rank')} fell with it")
+    parts.append(f"next: {incident.action} ({clean(incident.action_reason)})")
+    rank = verdict.first_failing[0] if verdict.first_failing else None
+    return Banner(tone="bad", lines=(first, "; ".join(parts)), rank=rank)
+
+
+def _first_trouble(state: RunState) -> Banner | None:
+    """Before the verdict: what was seen, and no more. Ranks that died without an exception come
+    first: an exception may be a peer's cry that its connection is gone. One of several ranks is
+    named as the beginning only when it is the only one that went without a word."""
+    attempt = state.attempt
+    if attempt is None or state.stage not in ("running", "judging"):
+        return None
+    silent: list[tuple[int, RankState, str]] = []
+    raised: list[tuple[int, RankState, str]] = []
+    for rank in attempt.ranks.values():
+        if rank.raised is not None:
+            what = f"raised {clean(rank.raised.exc_type)}: {clean(rank.raised.message)}"
+            raised.append((rank.raised.raised_ns, rank, what))
+        elif rank.exited is not None and not rank.exited.ordered and rank.exited.exit_code != 0:
+            silent.append((rank.exited.exited_ns, rank, exit_text(rank.exited)))
+    silent.sort(key=lambda entry: (entry[0], entry[1].rank))
+    raised.sort(key=lambda entry: (entry[0], entry[1].rank))
+    seen = silent + raised
+    if not seen:
+        return None
+    doing = "taking evidence before anything is killed" if state.stage == "judging" else "judging"
+    _, first, what = seen[0]
+    named = len(seen) == 1 or len(silent) == 1
+    line = f"TROUBLE  {rank_name(state, first.rank)} {what}"
+    if not named:
+        line = f"TROUBLE  ranks {ranks_text([rank.rank for _, rank, _ in seen])} failed; {line[9:]}"
+    others = f"{plural(len(seen), 'rank')} failed so far; " if len(seen) > 1 else ""
+    return Banner(
+        tone="bad",
+        lines=(line, f"no verdict yet; {others}{doing}"),
+        rank=first.rank if named else None,
+    )
+
+
+def _starting(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner | None:
+    last = _last_incident(state)
+    if state.run is None:
+        return Banner(tone="warn", lines=("STARTING  nothing is written yet", ""))
+    if state.stage == "gathering":
+        joined = sum(1 for node in state.nodes.values() if node.connected)
+        waiting = f"waiting for nodes: {joined} of {state.run.nnodes} joined"
+        return Banner(tone="warn", lines=(f"STARTING  {waiting}", last))
+    if state.stage == "storing":
+        again = f"RESTARTING  attempt {len(state.attempts)}" if state.attempts else "STARTING"
+        return Banner(tone="warn", lines=(f"{again}  the rendezvous store comes up", last))
+    if state.stage == "stopping":
+        why = f": {clean(state.stop.why)}" if state.stop is not None and state.stop.why else ""
+        return Banner(tone="warn", lines=(f"STOPPING  the ranks are told to stop{why}", last))
+    attempt = state.attempt
+    if attempt is None or attempt.first_step_ns:
+        return None
+    up = sum(1 for cell in cells if cell.state != "not_started")
+    word = "RESTARTING" if attempt.index else "STARTING"
+    since = duration_text((now_ns - attempt.started_ns) / 1e9)
+    first = f"{word}  attempt {attempt.index}: {up} of {len(cells)} ranks started, {since} so far"
+    if attempt.resumed_step is not None:
+        first += f", resumed from step {attempt.resumed_step}"
+    return Banner(tone="warn", lines=(first, last))
+
+
+def _running(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
+    alive = [cell for cell in cells if cell.state != "done"]
+    if alive and all(cell.state == "stale" for cell in alive):
+        since = duration_text((now_ns - state.last_ns) / 1e9)
+        text = f"SILENT?  no sign of life from any rank for {since} (no verdict)"
+        return Banner(tone="warn", lines=(text, _last_incident(state)))
+    troubled = [cell for cell in cells if cell.state in TROUBLED]
+    if not troubled:
+        checkpointing = sum(1 for cell in cells if cell.state == "checkpoint")
+        done = sum(1 for cell in cells if cell.state == "done")
+        text = f"RUNNING  all {len(cells)} ranks well" if len(cells) != 1 else "RUNNING  all well"
+        if checkpointing:
+            text += f", {checkpointing} in a checkpoint"
+        if done:
+            text += f", {done} finished"
+        return Banner(tone="ok", lines=(text, _last_incident(state)))
+    first = min(troubled, key=lambda cell: (cell.step, cell.rank))
+    others = len(troubled) - 1
+    more = f" and {plural(others, 'other')}" if others else ""
+    text = f"SLOW?  {rank_name(state, first.rank)}{more}: {MEANINGS[first.state]} (no verdict)"
+    return Banner(tone="warn", lines=(text, _last_incident(state)))
+
+
+def _last_incident(state: RunState) -> str:
+    if not state.incidents:
+        return ""
+    incident = state.incidents[-1]
+    verdict = incident.verdict
+    who = who_text(state, verdict.first_failing, verdict.coordinates)
+    text = f"last incident: {verdict.verdict} of {who}, {incident.outcome}"
+    if incident.lost_steps is not None:
+        text += f", {plural(incident.lost_steps, 'step')} lost"
+    if len(state.incidents) > 1:
+        text += f" ({len(state.incidents)} in all)"
+    return text

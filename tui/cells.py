@@ -1,0 +1,174 @@
+"""The one state that each rank's cell shows, and its glyph. Pure."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from harness.incidents import Incident
+from harness.state import AttemptState, RankState, RunState
+from harness.tui.wording import clean
+
+CellState = Literal[
+    "not_started",
+    "starting",
+    "running",
+    "checkpoint",
+    "slow",
+    "waiting",
+    "stale",
+    "hung",
+    "mismatch",
+    "dead",
+    "corrupt",
+    "oom",
+    "restarting",
+    "stopped",
+    "done",
+]
+GLYPHS: Mapping[CellState, str] = {
+    "not_started": "-",
+    "starting": "i",
+    "running": ".",
+    "checkpoint": "c",
+    "slow": "~",
+    "waiting": "w",
+    "stale": "?",
+    "hung": "H",
+    "mismatch": "M",
+    "dead": "X",
+    "corrupt": "S",
+    "oom": "O",
+    "restarting": "r",
+    "stopped": "s",
+    "done": "+",
+}
+MEANINGS: Mapping[CellState, str] = {
+    "not_started": "not started yet",
+    "starting": "starting, before its first step",
+    "running": "running",
+    "checkpoint": "saving or loading a checkpoint",
+    "slow": "two or more steps behind the furthest rank",
+    "waiting": "waits for the first-failing rank",
+    "stale": "its heartbeat is late",
+    "hung": "hung: never entered what the others wait in",
+    "mismatch": "mismatch: another operation, size or order than its peers",
+    "dead": "its process died or its script raised",
+    "corrupt": "silent data corruption",
+    "oom": "out of memory",
+    "restarting": "stopped, waits for the next attempt",
+    "stopped": "fell because of another rank, or was stopped by Harness",
+    "done": "finished with exit code 0",
+}
+CULPRITS: frozenset[CellState] = frozenset({"hung", "mismatch", "dead", "corrupt", "oom"})
+TROUBLED: frozenset[CellState] = CULPRITS | {"slow", "stale"}
+
+STALE_NS = 2_000_000_000
+"""A rank whose heartbeat is this much older than the newest of its node counts as stale."""
+SILENT_NS = 5_000_000_000
+"""A node whose agent has said nothing for this long: all its ranks count as stale."""
+
+_STATE_OF_FAMILY: Mapping[str, CellState] = {
+    "desync": "mismatch",
+    "stuck": "hung",
+    "timeout": "hung",
+    "crash": "dead",
+    "checkpoint": "dead",
+    "numeric": "corrupt",
+    "slow": "slow",
+    "leak": "slow",
+}
+
+
+class Cell(NamedTuple):
+    """One rank. A tuple, because one is made per rank and refresh: a frozen dataclass costs five
+    times as much."""
+
+    rank: int
+    state: CellState
+    step: int
+    loss: float | None
+    loss_finite: bool
+    phase: str
+    node_rank: int
+
+
+def cells_of(state: RunState, attempt: AttemptState, now_ns: int) -> tuple[Cell, ...]:
+    """The cells of all ranks of `attempt`, in rank order."""
+    judge = _RankJudge(state, attempt, _incident_of(state, attempt), now_ns)
+    return tuple(
+        Cell(
+            rank.rank,
+            judge.judge(rank),
+            rank.step,
+            rank.loss,
+            rank.loss_finite,
+            _phase(rank.phase),
+            rank.node_rank,
+        )
+        for rank in attempt.ranks.values()
+    )
+
+
+@lru_cache(maxsize=64)
+def _phase(phase: str) -> str:
+    """Cleaned; there are few phases and many ranks."""
+    return clean(phase)
+
+
+def _incident_of(state: RunState, attempt: AttemptState) -> Incident | None:
+    """The newest incident of this attempt: its verdict colours the ranks."""
+    found = [i for i in state.incidents if i.verdict.attempt == attempt.index]
+    return found[-1] if found and found[-1].outcome != "recovered" else None
+
+
+class _RankJudge:
+    """Turns what is known of a rank into the one state its cell shows."""
+
+    def __init__(
+        self, state: RunState, attempt: AttemptState, incident: Incident | None, now_ns: int
+    ) -> None:
+        self.first_failing = frozenset(incident.verdict.first_failing) if incident else frozenset()
+        self.victims = frozenset(incident.verdict.victims) if incident else frozenset()
+        self.culprit_state: CellState = "dead"
+        if incident is not None:
+            self.culprit_state = _STATE_OF_FAMILY.get(incident.verdict.family, "dead")
+            if incident.verdict.verdict == "out_of_memory":
+                self.culprit_state = "oom"
+        self.ended = state.ended is not None
+        self.furthest = attempt.step
+        self.newest: dict[int, int] = {}
+        for rank in attempt.ranks.values():
+            newest = self.newest.get(rank.node_rank, 0)
+            self.newest[rank.node_rank] = max(newest, rank.heartbeat_ns)
+        self.silent = {
+            node.node_rank
+            for node in state.nodes.values()
+            if not node.connected or (node.seen_ns and now_ns - node.seen_ns > SILENT_NS)
+        }
+
+    def judge(self, rank: RankState) -> CellState:
+        if rank.rank in self.first_failing:
+            return self.culprit_state
+        if rank.status == "not_started":
+            return "not_started"
+        if rank.status == "stopped":
+            return "stopped" if self.ended else "restarting"
+        if rank.exited is not None and rank.exited.exit_code == 0:
+            return "done"
+        if rank.rank in self.victims:
+            return "waiting" if rank.status == "running" and not self.ended else "stopped"
+        if rank.status in ("exited", "raised"):
+            return "oom" if rank.exited is not None and rank.exited.oom else "dead"
+        return self._alive(rank)
+
+    def _alive(self, rank: RankState) -> CellState:
+        if self.ended:
+            return "stopped"
+        late = self.newest[rank.node_rank] - rank.heartbeat_ns > STALE_NS and rank.heartbeat_ns > 0
+        if late or rank.node_rank in self.silent:
+            return "stale"
+        if rank.phase == "checkpoint":
+            return "checkpoint"
+        if rank.phase == "init" and rank.step == 0:
+            return "starting"
+        return "slow" if rank.step + 2 <= self.furthest else "running"
