@@ -26,7 +26,7 @@ class Job:
 
     `controller` is HOST:PORT, to bind on the head node and to join on the others; port 0 means
     any. `master_port` 0 means any too. `node_rank` -1: the controller gives it. `run` is empty
-    on nodes that learn it from the controller. `redirects` and `tee` are as torchrun reads them.
+    on nodes that learn it from the controller.
     """
 
     run: str
@@ -49,11 +49,8 @@ class Job:
     run_id: str = "none"
     """torchrun's --rdzv-id: TORCHELASTIC_RUN_ID of the workers."""
     role: str = "default"
-    local_addr: str = ""
-    redirects: str = "0"
-    tee: str = "0"
     local_ranks_filter: tuple[int, ...] = ()
-    """Local ranks shown on the console; empty means all."""
+    """Local ranks shown on the console; empty means all, -1 none."""
     cwd: str
 
     @property
@@ -214,14 +211,14 @@ def _from_file(path: Path, table: tuple[str, ...]) -> dict[str, Origin]:
 def _read_toml(path: Path, table: tuple[str, ...]) -> dict[str, Any]:
     import sys
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
         text = path.read_text(encoding="utf-8")
         if ".".join(table) not in text:
             return {}  # others' business, even when it is broken
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
         data: Any = tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {error}") from None

@@ -260,7 +260,7 @@ SETTINGS: tuple[Setting, ...] = (
         default="",
         pet=True,
         group="Several nodes",
-        help="how other nodes reach this one",
+        help="accepted: nodes meet at the head's address alone",
         metavar="HOST",
     ),
     *_policy_settings(),
@@ -316,7 +316,7 @@ SETTINGS: tuple[Setting, ...] = (
         short="-r",
         pet=True,
         group="Output",
-        help=f"what goes to log files only: {_STD}",
+        help=f"keep ranks with 3 off the console, in their log files only: {_STD}",
         metavar="STD",
     ),
     Setting(

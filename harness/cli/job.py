@@ -48,10 +48,7 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         token=token,
         run_id=config.text("rdzv_id"),
         role=config.text("role"),
-        local_addr=config.text("local_addr"),
-        redirects=config.text("redirects"),
-        tee=config.text("tee"),
-        local_ranks_filter=_shown_ranks(config),
+        local_ranks_filter=_shown_ranks(config, workers),
         cwd=os.getcwd(),
     )
     return job, placement
@@ -90,13 +87,28 @@ def _policy(config: Config) -> Policy:
     return config.policy(**changes)
 
 
-def _shown_ranks(config: Config) -> tuple[int, ...]:
+def _shown_ranks(config: Config, workers: int) -> tuple[int, ...]:
+    """Local ranks whose output goes to the console; () means all, (-1,) none."""
     try:
-        return parse_ranks(config.text("local_ranks_filter"))
+        wanted = parse_ranks(config.text("local_ranks_filter"))
     except ValueError as error:
         raise UsageError(
             f"{config.origin('local_ranks_filter')}: {error}", help="for example 0,1 or 0-3"
         ) from None
+    redirected = _streams(config.text("redirects"), workers)
+    if "3" not in redirected:
+        return wanted
+    teed = _streams(config.text("tee"), workers)
+    shown = [r for r in range(workers) if redirected[r] != "3" or teed[r] != "0"]
+    return tuple(rank for rank in shown if not wanted or rank in wanted) or (-1,)
+
+
+def _streams(text: str, workers: int) -> list[str]:
+    """torchrun's `3` or `0:3,1:1` as one of 0 to 3 for each local rank."""
+    if ":" not in text:
+        return [text] * workers
+    given = dict(part.split(":") for part in text.split(","))
+    return [given.get(str(rank), "0") for rank in range(workers)]
 
 
 def _token(config: Config, placement: Placement) -> str:

@@ -40,6 +40,22 @@ def test_the_script_s_arguments_pass_untouched(here: Path) -> None:
     assert not (here / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ([], []),
+        (["-r", "3"], [-1]),
+        (["-r", "0:3,1:1"], [1, 2]),
+        (["-r", "3", "-t", "2:3"], [2]),
+        (["-r", "2:3", "--local-ranks-filter", "0,2"], [0]),
+        (["--local-ranks-filter", "0-1"], [0, 1]),
+    ],
+)
+def test_what_is_shown_on_the_console(here: Path, options: list[str], shown: list[int]) -> None:
+    done = harness(here, "run", "--dry-run", "--nproc-per-node", "3", *options, "train.py")
+    assert json.loads(done.stdout)["job"]["local_ranks_filter"] == shown
+
+
 def test_an_existing_name_and_an_impossible_folder_are_refused(here: Path) -> None:
     (here / "runs" / "mine").mkdir(parents=True)
     (here / "file").write_text("")
