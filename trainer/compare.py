@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from harness.trainer import checkpoint, manifest
 from harness.trainer.config import ConfigError
+from harness.trainer.flags import OneLineParser
 
 SHOWN = 5
 
@@ -124,13 +125,13 @@ def _run(arguments: argparse.Namespace) -> Comparison:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 identical, 1 different, 2 nothing to compare (one line on stderr)."""
-    parser = argparse.ArgumentParser(prog="harness.trainer.compare", description=__doc__)
+    parser = OneLineParser(prog="harness.trainer.compare", description=__doc__)
     parser.add_argument("a", metavar="DIR_A", help="checkpoint folder of the first run")
     parser.add_argument("b", metavar="DIR_B", help="checkpoint folder of the second run")
     parser.add_argument("--step", type=int, default=None, help="step to compare; default: newest")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    arguments = parser.parse_args(argv)
     try:
+        arguments = parser.parse_args(argv)
         result = _run(arguments)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)

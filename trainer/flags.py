@@ -82,8 +82,8 @@ def read_toml(path: str) -> dict[str, dict[str, object]]:
     return values
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse that reports an error as one line and prints help only where asked."""
+class OneLineParser(argparse.ArgumentParser):
+    """argparse whose errors are one line (ConfigError) and whose help can be silenced."""
 
     quiet = False
 
@@ -95,8 +95,8 @@ class _Parser(argparse.ArgumentParser):
             super().print_help(file)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
         prog="train.py",
         usage="train.py [--config FILE] [flags]",
         description="Train a byte-level transformer; a flag wins over the TOML file.",

@@ -83,17 +83,19 @@ def digests_agree(path: Path, manifest: dict[str, Any], part: int = 0, parts: in
 
 
 def preflight(config: Config) -> None:
-    """Refuse, before any group exists, what loading or saving would trip over (ConfigError)."""
+    """Make the folder; refuse, before any group exists, what loading or saving would trip over.
+
+    Raises ConfigError.
+    """
     if not config.checkpoint.dir:
         return
     root = Path(config.checkpoint.dir)
-    there = root
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise ConfigError(f"--checkpoint-dir {root}: {there} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"--checkpoint-dir {root}: {there} is not writable")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--checkpoint-dir {root}: {error.strerror}") from None
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise ConfigError(f"--checkpoint-dir {root}: not writable")
     for step in steps_present(root):
         try:
             before = read(folder(root, step))["model"]

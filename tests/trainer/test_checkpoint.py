@@ -95,7 +95,7 @@ def test_a_damaged_manifest_has_a_reason(tmp_path: Path, text: str, why: str) ->
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="file is not a folder"):
+    with pytest.raises(ConfigError, match=r"--checkpoint-dir .*: Not a directory"):
         manifest.preflight(parse(["--checkpoint-dir", str(tmp_path / "file" / "x")]))
 
 
