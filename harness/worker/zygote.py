@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from harness.worker import bootstrap, guest, process, store
+from harness.worker import blas, bootstrap, guest, process, store
 
 IMPORTS = (
     "torch",
@@ -63,12 +63,13 @@ def _prepare() -> str:
     """Import; returns why this process must not fork, or an empty string."""
     given = os.environ.get(_NVML_CHECK)
     os.environ[_NVML_CHECK] = "1"
-    for name in IMPORTS:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            if name in ("torch", "torch.distributed"):
-                return f"import {name} failed: {error}"
+    with blas.held_back():
+        for name in IMPORTS:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                if name in ("torch", "torch.distributed"):
+                    return f"import {name} failed: {error}"
     if given is None:
         del os.environ[_NVML_CHECK]
     else:
@@ -148,3 +149,4 @@ def _start_over() -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+    blas.let_go()
