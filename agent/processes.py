@@ -87,6 +87,24 @@ def kill_below(root: int, *, spare: Collection[int] = (), seconds: float = 5.0) 
         time.sleep(_PASS_SECONDS)
 
 
+def reap_orphans(known: Collection[int], own_session: int) -> None:
+    """Collect dead children that are nobody's: what ranks have left behind.
+
+    Stops at the first dead child of `known`, or of our own session: its end is awaited elsewhere.
+    """
+    while True:
+        try:
+            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if dead is None or dead.si_pid in known:
+            return
+        stat = read_stat(dead.si_pid)
+        if stat is None or stat.session == own_session:
+            return
+        reap(dead.si_pid)
+
+
 def reap(pid: int) -> None:
     """Collect a dead child whose end interests nobody."""
     with contextlib.suppress(ChildProcessError):

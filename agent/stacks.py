@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.events import Frame
 from harness.incidents import Where
+from harness.worker import bootstrap
 from harness.worker.frames import innermost_user
 
 _FAULTHANDLER_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
@@ -60,10 +61,11 @@ def main_thread(report: bytes, pid: int) -> tuple[Frame, ...]:
         main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
     if main is None or not main["frames"]:
         raise NoStack("py-spy saw no Python frame of the main thread")
-    return tuple(
+    frames = [
         Frame(file=frame["filename"], line=int(frame["line"]), function=frame["name"])
         for frame in main["frames"]
-    )
+    ]
+    return tuple(_without_bootstrap(frames))
 
 
 def from_faulthandler(text: str) -> tuple[Frame, ...]:
@@ -81,7 +83,15 @@ def from_faulthandler(text: str) -> tuple[Frame, ...]:
             frames.append(
                 Frame(file=found["file"], line=int(found["line"]), function=found["name"])
             )
-    return tuple(frames)
+    return tuple(_without_bootstrap(frames))
+
+
+def _without_bootstrap(frames: list[Frame]) -> list[Frame]:
+    """Without what called the user's program."""
+    for at, frame in enumerate(frames):
+        if frame.file == bootstrap.__file__ and frame.function == "_execute":
+            return frames[:at]
+    return frames
 
 
 def user_frame(frames: tuple[Frame, ...]) -> Where | None:

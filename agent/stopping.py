@@ -30,8 +30,7 @@ class Stopper:
             worker.told_to_stop = True
         if grace > 0 and alive:
             for worker in alive:
-                worker.send_signal(signal.SIGTERM)
-                worker.send_signal(signal.SIGCONT)  # a stopped process takes SIGTERM only then
+                worker.ask_to_stop()
             await self._wait(alive, grace)
         await self._kill()
 

@@ -1,5 +1,7 @@
 """The rendezvous store of one attempt: its socket is bound here, a process of its own serves it."""
 
+import asyncio
+import contextlib
 import errno
 import ipaddress
 import os
@@ -8,8 +10,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from harness.agent import processes
+from harness.agent.zygote_client import Zygote, ZygoteGone
 from harness.errors import NodeFailure
 from harness.worker.bootstrap import start_code
 
@@ -44,35 +48,73 @@ def bind(address: str, port: int) -> socket.socket:
         raise NodeFailure(f"cannot listen on {address}:{port}: {error.strerror}") from None
 
 
-def start_fresh(listening: socket.socket, environ: Mapping[str, str], log: int) -> int:
-    """Host the store in a fresh interpreter; returns its pid."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-u",
-            "-c",
-            start_code("store"),
-            str(os.getpid()),
-            str(listening.fileno()),
-        ],
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        pass_fds=[listening.fileno()],
-    )
-    process.returncode = 0  # watched by pid, like those the zygote forks
-    return process.pid
+class StoreHost:
+    """The process that hosts the store of the newest attempt; at most one at a time."""
 
+    def __init__(self, environ: Mapping[str, str], log: Path) -> None:
+        self._environ = environ
+        self._log = log
+        self.pid = 0
+        """0 when there is none; also the id of its session."""
 
-def stop(pid: int) -> None:
-    """Kill the host of a finished attempt's store."""
-    if pid:
+    async def host(self, address: str, port: int, zygote: Zygote | None) -> int:
+        """Replace the store by a new one; returns its port. Raises NodeFailure.
+
+        The socket takes connections at once, whoever serves it may come a moment later.
+        """
+        self.stop()
+        listening = bind(address, port)
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
+            if zygote is not None:
+                with contextlib.suppress(ZygoteGone):
+                    self.pid = await zygote.fork({"what": "store"}, [log, listening.fileno()])
+            if not self.pid:
+                self.pid = self._start_fresh(listening, log)
+            port = listening.getsockname()[1]
+            return port
+        finally:
+            listening.close()
+            os.close(log)
+
+    def _start_fresh(self, listening: socket.socket, log: int) -> int:
+        descriptor = listening.fileno()
+        code = start_code("store")
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", code, str(os.getpid()), str(descriptor)],
+            env=dict(self._environ),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[descriptor],
+        )
+        process.returncode = 0  # collected by pid, like those that the zygote forks
+        return process.pid
+
+    async def until_dead(self) -> bool:
+        """Wait until the present host is gone; whether it died unasked."""
+        pid = self.pid
+        pidfd = os.pidfd_open(pid)
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+        loop.add_reader(pidfd, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        if pid != self.pid:
+            return False
+        self.pid = 0
+        processes.reap(pid)
+        return True
+
+    def stop(self) -> None:
+        """Kill it, if there is one."""
+        pid, self.pid = self.pid, 0
+        if not pid:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
-        except ChildProcessError:
-            processes.reap(pid)

@@ -5,7 +5,8 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Coroutine
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,19 +15,19 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.agent import evidence, faults, processes, store_host, vitals, workers
+from harness.agent import evidence, faults, processes, vitals, workers
 from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
-from harness.agent.script_scan import why_not_zygote
 from harness.agent.stopping import Stopper
+from harness.agent.store_host import StoreHost
 from harness.agent.workers import Ending, Worker
 from harness.agent.zygote_client import Zygote, ZygoteGone
+from harness.agent.zygote_keeper import ZygoteKeeper
 from harness.config import Job
-from harness.errors import HarnessError, NodeFailure
+from harness.errors import ExitCode, HarnessError, NodeFailure, PlatformError
 
 _SIGN_OF_LIFE_SECONDS = 1.0
-_MOST_ZYGOTES = 4
 _EVIDENCE_SHARE = 0.8
 """Of the controller's budget; the rest is for the way there."""
 _FACTS: dict[str, Any] = {
@@ -69,22 +70,27 @@ class Agent:
         self._job = job
         self._link = link
         self._runtime_dir = runtime_dir / "ranks"
-        self._run_dir = Path()
-        self._node_rank = max(job.node_rank, 0)
+        self._run_dir = Path(job.runs_dir) / job.run
+        self._node_rank = job.node_rank
+        self._early: list[Callable[[int], e.Event]] | None = []
         self._environ = node_environ(job, os.environ)
-        self._zygote: Zygote | None = None
-        self._zygotes_started = 0
-        self._why_fresh = ""
-        self._said_fresh = ""
+        self._store = StoreHost(self._environ, self._runtime_dir / "store.log")
         self._workers: dict[int, Worker] = {}
         self._attempt = 0
-        self._store_pid = 0
         self._oom_before: vitals.OomCounter | None = None
         self._stopper: Stopper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         shown = len(job.local_ranks_filter) or job.nproc_per_node
         self._console = Console(shown, prefixed=job.nnodes * job.nproc_per_node > 1)
+        self._zygotes = ZygoteKeeper(
+            job,
+            self._environ,
+            self._runtime_dir / "zygote.log",
+            on_ready=self._zygote_ready,
+            on_unused=self._zygote_unused,
+            notice=self._console.notice,
+        )
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -92,14 +98,14 @@ class Agent:
         """Until Shutdown, or until the controller is lost. No process is left afterwards."""
         self._runtime_dir.mkdir(mode=0o700, exist_ok=True)
         try:
-            self._why_fresh = why_not_zygote(self._job)
-            if not self._why_fresh:
-                self._start_zygote()
+            self._zygotes.start()
             welcome = await self._link.join()
             self._node_rank = welcome.node_rank
             self._run_dir = Path(self._job.runs_dir) / (welcome.run or self._job.run)
             (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
-            self._say_fresh()
+            early, self._early = self._early or [], None
+            for make in early:
+                self._report(make(self._node_rank))
             self._in_background(self._report_pulses())
             return await self._serve()
         except HarnessError as error:
@@ -107,6 +113,9 @@ class Agent:
             with contextlib.suppress(HarnessError):
                 await self._stop(self._job.policy.stop_grace)
             return int(error.exit_code)
+        except Exception:
+            self._tell(PlatformError(self._keep_crash(traceback.format_exc())))
+            return int(ExitCode.INTERNAL)
         finally:
             await self._end()
 
@@ -151,13 +160,21 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stop(0.0)
-        if self._zygote is not None:
-            self._zygote.kill()
-        store_host.stop(self._store_pid)
+        self._zygotes.kill()
+        self._store.stop()
         processes.kill_below(os.getpid())
         await asyncio.to_thread(self._console.close)
         await self._link.close()
         shutil.rmtree(self._runtime_dir, ignore_errors=True)
+
+    def _keep_crash(self, text: str) -> str:
+        """Keep the traceback of a fault of ours; returns the line for the user."""
+        path = self._run_dir / "agent-crash.txt"
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            return f"the agent failed on a fault of its own: {text.strip().splitlines()[-1]}"
+        return f"the agent failed on a fault of its own, see {path}"
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -179,118 +196,47 @@ class Agent:
         help_ = f"; {error.help}" if error.help else ""
         self._console.notice(f"harness: {error.message}{help_}")
 
-    # --- the zygote ----------------------------------------------------------------------------
+    # --- what is told of the zygote ------------------------------------------------------------
 
-    def _start_zygote(self) -> None:
-        self._zygotes_started += 1
-        try:
-            self._zygote = Zygote(
-                self._environ,
-                self._job.cwd,
-                self._runtime_dir / "zygote.log",
-                self._zygote_ended,
-            )
-        except OSError as error:
-            self._why_fresh = f"the zygote could not be started: {error.strerror}"
-            return
-        self._zygote.ready.add_done_callback(self._zygote_ready)
+    def _zygote_ready(self, pid: int, seconds: float) -> None:
+        self._report_once_joined(
+            lambda node: e.ZygoteReady(node_rank=node, pid=pid, seconds=seconds)
+        )
 
-    def _zygote_ready(self, ready: "asyncio.Future[float]") -> None:
-        if self._zygote is not None and not ready.cancelled() and ready.exception() is None:
-            self._report(
-                e.ZygoteReady(
-                    node_rank=self._node_rank, pid=self._zygote.pid, seconds=ready.result()
-                )
-            )
+    def _zygote_unused(self, why: str) -> None:
+        self._report_once_joined(lambda node: e.ZygoteUnused(node_rank=node, why=why))
 
-    def _zygote_ended(self, zygote: Zygote, why: str) -> None:
-        """It died unasked. Another one takes its place unless it could not do its work."""
-        if zygote is not self._zygote:
-            return
-        self._zygote = None
-        unfit = zygote.ready.done() and zygote.ready.exception() is not None
-        if unfit or self._zygotes_started >= _MOST_ZYGOTES:
-            self._why_fresh = f"the zygote cannot be used: {why}"
-            self._say_fresh()
-            return
-        self._console.notice(f"harness: the zygote is gone ({why}); starting another")
-        self._start_zygote()
-
-    def _say_fresh(self) -> None:
-        if self._why_fresh and self._why_fresh != self._said_fresh:
-            self._said_fresh = self._why_fresh
-            self._report(e.ZygoteUnused(node_rank=self._node_rank, why=self._why_fresh))
-
-    async def _ready_zygote(self) -> Zygote | None:
-        """A zygote that can fork, waiting for its imports; None when there is none to be had."""
-        while self._zygote is not None:
-            zygote = self._zygote
-            try:
-                await asyncio.shield(zygote.ready)
-                if not zygote.ended:
-                    return zygote
-            except ZygoteGone:
-                pass
-            await asyncio.sleep(0.01)  # its end is noticed in a moment
-        return None
+    def _report_once_joined(self, make: Callable[[int], e.Event]) -> None:
+        """Report an event that needs the node's rank, which the controller may have to give."""
+        if self._early is None:
+            self._report(make(self._node_rank))
+        else:
+            self._early.append(make)
 
     # --- orders --------------------------------------------------------------------------------
 
     async def _host_store(self, order: o.HostStore) -> None:
         self._attempt = order.attempt
-        store_host.stop(self._store_pid)
-        self._store_pid = 0
         try:
-            listening = store_host.bind(order.address, order.port)
+            port = await self._store.host(order.address, order.port, await self._zygotes.ready())
         except NodeFailure as failure:
             why = failure.message if failure.help is None else f"{failure.message}; {failure.help}"
             self._report(e.StoreFailed(attempt=order.attempt, why=why))
             return
-        port = listening.getsockname()[1]
-        log = os.open(
-            self._runtime_dir / "store.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        )
-        try:
-            self._store_pid = await self._fork_store(listening, log)
-        finally:
-            listening.close()
-            os.close(log)
-        self._in_background(self._watch_store(order.attempt, self._store_pid))
-        # The socket takes connections already; whoever serves it may come a moment later.
+        self._in_background(self._watch_store(order.attempt))
         self._report(e.StoreReady(attempt=order.attempt, address=order.address, port=port))
 
-    async def _fork_store(self, listening: Any, log: int) -> int:
-        zygote = await self._ready_zygote()
-        if zygote is not None:
-            try:
-                return await zygote.fork({"what": "store"}, [log, listening.fileno()])
-            except ZygoteGone:
-                pass
-        return store_host.start_fresh(listening, self._environ, log)
-
-    async def _watch_store(self, attempt: int, pid: int) -> None:
-        """Say so when the host of the store dies while it is needed."""
-        pidfd = os.pidfd_open(pid)
-        gone = asyncio.Event()
-        asyncio.get_running_loop().add_reader(pidfd, gone.set)
-        try:
-            await gone.wait()
-        finally:
-            asyncio.get_running_loop().remove_reader(pidfd)
-            os.close(pidfd)
-        if pid == self._store_pid:
-            self._store_pid = 0
-            processes.reap(pid)
-            self._report(
-                e.StoreFailed(attempt=attempt, why="the process that hosts the store died")
-            )
+    async def _watch_store(self, attempt: int) -> None:
+        if await self._store.until_dead():
+            why = "the process that hosts the store died"
+            self._report(e.StoreFailed(attempt=attempt, why=why))
 
     async def _start_workers(self, order: o.StartWorkers) -> None:
         self._attempt = order.attempt
         self._workers.clear()
         self._oom_before = vitals.read_oom_counter()
         launcher = Launcher(self._job, self._runtime_dir, self._run_dir, self._environ)
-        zygote = await self._ready_zygote()
+        zygote = await self._zygotes.ready()
         await asyncio.gather(
             *(
                 self._start_worker(launcher, order, local_rank, zygote)
@@ -359,12 +305,7 @@ class Agent:
 
     def _own_sessions(self) -> set[int]:
         """The sessions whose processes are not the workers'."""
-        own = {os.getsid(0)}
-        if self._zygote is not None:
-            own.add(self._zygote.pid)
-        if self._store_pid:
-            own.add(self._store_pid)
-        return own
+        return {os.getsid(0), self._zygotes.pid, self._store.pid} - {0}
 
     def _inject(self, order: o.InjectFault) -> None:
         if order.fault.kind not in faults.KINDS:
@@ -435,6 +376,8 @@ class Agent:
             if changed or now - said >= _SIGN_OF_LIFE_SECONDS:
                 said = now
                 self._report(e.PulsesRead(node_rank=self._node_rank, pulses=tuple(changed)))
+                known = {worker.pid for worker in alive} | self._own_sessions()
+                processes.reap_orphans(known, os.getsid(0))
             await asyncio.sleep(self._job.policy.pulse_interval)
 
     # --- the launcher's signals ----------------------------------------------------------------

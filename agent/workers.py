@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from harness.worker.pulse import PulseReader, PulseReading
 
 ERROR_FILE_LIMIT = 64_000
 _ADOPTION_SECONDS = 5.0
+_BEAT_NEWS_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +56,31 @@ class Worker:
     def alive(self) -> bool:
         return not self.ended.done()
 
+    def ask_to_stop(self) -> None:
+        """SIGTERM, as torchrun would; to the whole session only where a shell may be in between.
+
+        Of a Python program only the main process is asked: its data loaders go with it, and
+        would otherwise die under it while it saves what it has. SIGCONT wakes it if it is stopped.
+        """
+        if self.guest:
+            self.send_signal(signal.SIGTERM)
+        elif self.alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGTERM)
+        self.send_signal(signal.SIGCONT)
+
     def send_signal(self, number: int) -> None:
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def changed_pulse(self) -> e.Pulse | None:
-        """What its page holds, if that is not what was read last."""
-        reading = self.page.read()
-        if reading == self.last_reading:
+        """What its page holds, if that is news. A heartbeat alone is news once a second."""
+        reading, last = self.page.read(), self.last_reading
+        if last is not None and (
+            reading.heartbeat_ns - last.heartbeat_ns < _BEAT_NEWS_NS
+            and replace(reading, heartbeat_ns=last.heartbeat_ns) == last
+        ):
             return None
         self.last_reading = reading
         return e.Pulse(

@@ -5,6 +5,7 @@ what the agent wants of it stands in the variable HARNESS_WORKER, which is taken
 environment. Processes forked from the zygote come in through `run`.
 """
 
+import builtins
 import faulthandler
 import importlib.machinery
 import importlib.util
@@ -91,6 +92,7 @@ def _execute(
         main_names = sys.modules["__main__"].__dict__
         main_names.clear()
         main_names.update(names)
+        main_names["__builtins__"] = builtins  # exec would put the dictionary there
         exec(code, main_names)
     except SystemExit as leaving:
         if host is not None and _failed(leaving):

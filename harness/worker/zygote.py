@@ -11,13 +11,12 @@ import gc
 import importlib
 import json
 import os
-import signal
 import socket
 import sys
 import time
 from typing import Any, NoReturn
 
-from harness.worker import bootstrap, guest, process, store
+from harness.worker import blas, bootstrap, guest, process, store
 
 IMPORTS = (
     "torch",
@@ -63,12 +62,13 @@ def _prepare() -> str:
     """Import; returns why this process must not fork, or an empty string."""
     given = os.environ.get(_NVML_CHECK)
     os.environ[_NVML_CHECK] = "1"
-    for name in IMPORTS:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            if name in ("torch", "torch.distributed"):
-                return f"import {name} failed: {error}"
+    with blas.held_back():
+        for name in IMPORTS:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                if name in ("torch", "torch.distributed"):
+                    return f"import {name} failed: {error}"
     if given is None:
         del os.environ[_NVML_CHECK]
     else:
@@ -91,20 +91,35 @@ def _serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
         request, descriptors = _receive(control)
         if request is None:
             os._exit(0)
-        middle = os.fork()
-        if middle == 0:
-            try:
-                pid = os.fork()
-            except OSError as error:
-                control.send(json.dumps({"id": request["id"], "why": str(error)}).encode())
-                os._exit(1)
-            if pid == 0:
-                return request, descriptors
-            control.send(json.dumps({"id": request["id"], "pid": pid}).encode())
-            os._exit(0)
+        if _fork_twice(control, request["id"]):
+            return request, descriptors
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _fork_twice(control: socket.socket, number: int) -> bool:
+    """True in the new process. Its forker is gone at once, so that the agent becomes its parent."""
+
+    def answer(**words: Any) -> None:
+        control.send(json.dumps({"id": number, **words}).encode())
+
+    try:
+        middle = os.fork()
+    except OSError as error:
+        answer(why=str(error))
+        return False
+    if middle:
         os.waitpid(middle, 0)
+        return False
+    try:
+        pid = os.fork()
+    except OSError as error:
+        answer(why=str(error))
+        os._exit(1)
+    if pid:
+        answer(pid=pid)
+        os._exit(0)
+    return True
 
 
 def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
@@ -123,7 +138,6 @@ def _become(agent: int, request: dict[str, Any], descriptors: list[int]) -> NoRe
     """Be what was asked for: a rank or the host of a store."""
     if not process.bind_to_parent(agent, wait=_ADOPTION_SECONDS):
         os._exit(1)
-    signal.set_wakeup_fd(-1)
     log, *others = descriptors
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
@@ -148,3 +162,4 @@ def _start_over() -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+    blas.let_go()
