@@ -71,6 +71,9 @@ class LinesView(ScrollView, can_focus=False):
 
     def _go_to_end(self) -> None:
         self.scroll_to(y=self.max_scroll_y, animate=False, force=True, immediate=True)
+        if self.show_vertical_scrollbar:
+            # A bar that came up after the scrolling does not know of it.
+            self.vertical_scrollbar.position = self.scroll_y
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
