@@ -52,8 +52,7 @@ class LinesView(ScrollView, can_focus=False):
         size = Size(width, count)
         if size != self.virtual_size:
             self.virtual_size = size
-        if self.follow and self._at_end and self.scroll_offset.y < self.max_scroll_y:
-            self.call_after_refresh(self._go_to_end)
+            self._keep_at_end()
         top = self.scroll_offset.y
         for y in range(top, top + max(1, self.size.height)):
             line = self._paint(y)
@@ -66,8 +65,15 @@ class LinesView(ScrollView, can_focus=False):
     def keep_in_sight(self, region: Region) -> None:
         self.scroll_to_region(region, animate=False, force=True)
 
+    def _keep_at_end(self) -> None:
+        if self.follow and self._at_end:
+            self.call_after_refresh(self._go_to_end)
+
     def _go_to_end(self) -> None:
-        self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+        self.scroll_to(y=self.max_scroll_y, animate=False, force=True, immediate=True)
+        if self.show_vertical_scrollbar:
+            # A bar that came up after the scrolling does not know of it.
+            self.vertical_scrollbar.position = self.scroll_y
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -90,6 +96,7 @@ class LinesView(ScrollView, can_focus=False):
 
     def on_resize(self, event: events.Resize) -> None:
         self._shown.clear()
+        self._keep_at_end()  # how far it can scroll is known only after its size is
 
     def on_click(self, event: events.Click) -> None:
         left, top = self.scroll_offset
