@@ -26,6 +26,9 @@ CONTROLLER_RESTARTS_PER_MINUTE = 5
 READY_SECONDS = 30.0
 """Longest wait for a controller to listen, a cold import of its libraries included."""
 HARD_STOP_AFTER_GRACE = 1.5
+LEAVE_SECONDS = 5.0
+LEAVE_SECONDS_STOPPED = 0.3
+"""What the agent gets to leave by itself once the controller has; less when the user waits."""
 CLOSING_SECONDS = 2.0
 """What the controller gets to write down how the run ended, once the agent is gone."""
 
@@ -55,6 +58,7 @@ class Launcher:
         self.stop_signal = 0
         self.stop_deadline = 0.0
         self.stop_forwarded = False
+        self.leave_deadline: float | None = None
         self.kill_now = False
         self.began = time.monotonic()
 
@@ -113,13 +117,28 @@ class Launcher:
                     return self._end_by_force(self._stopped_code)
             if not self._tend_controller():
                 return self._end_by_force(ExitCode.INTERNAL)
+            if self._overdue():
+                return self._end_by_force(
+                    int(self._run_ended().get("exit_code", self._stopped_code))
+                )
             self._poll(self._patience())
         return self._agent_ended(agent, agent.status)
+
+    def _overdue(self) -> bool:
+        """Whether the agent is still here though the run is over and its controller has left."""
+        if self.controller is None or self.controller.status != 0:
+            return False
+        if self.leave_deadline is None:
+            hurry = LEAVE_SECONDS_STOPPED if self.stop_signal else LEAVE_SECONDS
+            self.leave_deadline = time.monotonic() + hurry
+        return time.monotonic() > self.leave_deadline
 
     def _patience(self) -> float | None:
         if self.stop_signal and not self.stop_forwarded:
             return 0.02
         due = [self.stop_deadline] if self.stop_signal else []
+        if self.leave_deadline is not None:
+            due.append(self.leave_deadline)
         if self.controller_due is not None:
             due.append(self.controller_due)
         return max(0.0, min(due) - time.monotonic()) if due else None
@@ -284,7 +303,7 @@ class Launcher:
             gone = {"type": "agent_gone", "node_rank": self.job.node_rank, "pid": pid, "why": why}
             self.controller.tell(json.dumps(gone).encode())
             others = self.job.policy.stop_grace if self.job.nnodes > 1 else 0.0
-            hurry = self.kill_now or agent is None
+            hurry = self.kill_now or agent is None or bool(self._run_ended())
             self.kill_now = False
             self._wait_for_controller(0.5 if hurry else CLOSING_SECONDS + others)
         self._say_end(exit_code)

@@ -146,7 +146,8 @@ def test_a_run_that_ends_well_says_two_lines(launch: Start) -> None:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
 )
 def test_one_signal_stops_cleanly(launch: Start, number: signal.Signals, code: int) -> None:
-    run = launch(SLEEPER, "--nproc-per-node", "2").until_working("0.0", "1.0")
+    run = launch(SLEEPER, "--nproc-per-node", "2", "--stop-grace", "30")
+    run.until_working("0.0", "1.0")
     everybody = run.everybody()
     run.process.send_signal(number)
     ended, lines = run.end()
@@ -171,7 +172,7 @@ def test_ctrl_c_twice_kills_what_will_not_stop(launch: Start) -> None:
 
 
 def test_an_early_ctrl_c_is_not_lost(launch: Start) -> None:
-    run = launch(SLEEPER)
+    run = launch(SLEEPER, "--stop-grace", "30")
     run.until(lambda: "run " in run.output.read_text(), "the run has a name")
     run.process.send_signal(signal.SIGINT)
     code, lines = run.end()
