@@ -45,6 +45,30 @@ def test_two_gloo_ranks_train_and_leave(node: Any) -> None:
     assert exits[0].max_rss_bytes > 1 << 20
 
 
+def test_groups_that_die_with_their_function_do_not_deadlock(node: Any) -> None:
+    """Without the drain this hangs in the first or second round (torch's exit deadlock)."""
+    node.launch(
+        """
+        import os, torch, torch.distributed as dist
+        environ = os.environ
+        def train(turn):
+            store = dist.TCPStore(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]))
+            dist.init_process_group("gloo", store=dist.PrefixStore(str(turn), store),
+                rank=int(environ["RANK"]), world_size=int(environ["WORLD_SIZE"]))
+            ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for step in range(2):
+                ddp(torch.ones(2, 16)).sum().backward()
+                optimizer.step()
+            dist.destroy_process_group()
+        for turn in range(10):
+            train(turn)
+        """,
+        ranks=4,
+    )
+    assert [event.exit_code for event in node.finish(4).values()] == [0] * 4, node.log(0)
+
+
 def test_worker_environment_is_that_of_torchrun(node: Any) -> None:
     node.launch(
         """
