@@ -121,6 +121,7 @@ class HarnessApp(App[None]):
         self._moved_ns = 0
         self._culprit: int | None = None
         self._message = ""
+        self._read_trouble = ""
         self._detail_log: tuple[str, ...] = ()
 
     # --- set up and leave ----------------------------------------------------------------------
@@ -287,7 +288,7 @@ class HarnessApp(App[None]):
     def _status(self, view: View, width: int) -> Line:
         if self._message:
             return ((" " + paint.fit(self._message, width - 2, self.ascii_only), "key"),)
-        if self.feed.trouble:
+        if self.feed.trouble and self.feed.trouble != self._read_trouble:
             return ((" " + paint.fit(self.feed.trouble, width - 2, self.ascii_only), "warn"),)
         with self.feed.lock:
             losses = list(self.feed.losses)
@@ -355,6 +356,7 @@ class HarnessApp(App[None]):
     def _set_cursor(self, index: int) -> None:
         self._moved_ns = self.clock()
         self._message = ""
+        self._read_trouble = self.feed.trouble
         self.cursor = index
         self.show()
         self._keep_cursor_in_sight()

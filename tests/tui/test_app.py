@@ -190,6 +190,23 @@ def test_readonly_refuses_deeds(scenes, tui):
     assert any("read-only" in line for line in lines)
 
 
+@pytest.mark.parametrize("size", [(20, 6), (3, 2)])
+def test_tiny_terminal_breaks_nothing(crashed, tui, size):
+    scene, folder = crashed
+    app = tui.app_of(scene, run_dir=folder)
+    tui.drive(app, size, "enter", "escape", "4", "6", "1", "j", "n")
+    assert app.bug is None
+
+
+def test_damaged_journal_is_named_until_a_key_is_pressed(scenes, tui):
+    app = tui.app_of(scenes.running())
+    app.feed.say("LIVE", "journal.jsonl:7: not a record; left out")
+    assert "journal.jsonl:7" in tui.drive(app, (80, 24))[22]
+    app = tui.app_of(scenes.running())
+    app.feed.say("LIVE", "journal.jsonl:7: not a record; left out")
+    assert "rank 1/8" in tui.drive(app, (80, 24), "l")[22]
+
+
 def test_nothing_is_redrawn_when_nothing_changes(scenes, tui):
     app = tui.app_of(scenes.finished())
     drawn = []

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +57,10 @@ class Terminal:
 def terminal(tmp_path):
     made = Terminal(tmp_path, (80, 24))
     yield made
+    socket_path = made.tmux("display-message", "-p", "#{socket_path}").strip()
     made.tmux("kill-server")
+    if socket_path:
+        Path(socket_path).unlink(missing_ok=True)  # tmux leaves it behind
 
 
 @pytest.fixture
