@@ -129,7 +129,8 @@ def demo(plan: Plan) -> int:
     print("\n".join(summary(state_of(KILLED), state_of(UNDISTURBED))), flush=True)
     if compare() != 0:
         return failed("the comparison", 1)
-    print(f"\nlook closer: harness report {FOLDER / KILLED}", flush=True)
+    command = os.path.relpath(Path(sys.executable).with_name("harness"))
+    print(f"\nlook closer: {command} report {FOLDER / KILLED}", flush=True)
     return 0
 
 
