@@ -32,6 +32,8 @@ class RunStarted:
     master_port: int = 0
     """Port the user asked the rendezvous store to have; 0 for any."""
     master_addr: str = "127.0.0.1"
+    run_dir: str = ""
+    """As the user would type it; empty in journals that did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

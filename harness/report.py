@@ -43,7 +43,7 @@ def card(state: RunState, incident: Incident) -> str:
     below += [
         f"  next: {next_text(state, incident)}",
         f"  why: {incident.action_reason}",
-        f"  evidence: {_run_name(state)}incidents/{incident.id:03d}/ ({verdict.confidence})",
+        f"  evidence: {_run_dir(state)}incidents/{incident.id:03d}/ ({verdict.confidence})",
         f"  more: harness explain {verdict.verdict}",
     ]
     cause = _wrapped(f"  cause: {verdict.cause}", CARD_LINES - len(above) - len(below))
@@ -152,8 +152,10 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {text}"
 
 
-def _run_name(state: RunState) -> str:
-    return f"{state.run.run}/" if state.run is not None and state.run.run else ""
+def _run_dir(state: RunState) -> str:
+    run = state.run
+    folder = "" if run is None else run.run_dir or run.run
+    return f"{folder}/" if folder else ""
 
 
 def _clip(line: str) -> str:

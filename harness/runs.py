@@ -10,13 +10,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import journal
+from harness import config, journal
 from harness.errors import NodeFailure, UsageError
 from harness.state import RunState, fold
 
 ENV_RUNS_DIR = "HARNESS_RUNS_DIR"
 ENV_TOKEN = "HARNESS_TOKEN"
-DEFAULT_RUNS_DIR = "runs"
 LATEST = "latest"
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,6})")
@@ -69,8 +68,8 @@ class Reading:
 
 
 def runs_dir(given: str | None) -> Path:
-    """Where runs are: `given`, else $HARNESS_RUNS_DIR, else ./runs."""
-    return Path(given or os.environ.get(ENV_RUNS_DIR) or DEFAULT_RUNS_DIR)
+    """Where runs are: `given`, else as `harness run` would choose it (environment, files)."""
+    return Path(config.resolve({"runs_dir": given} if given else {}).text("runs_dir"))
 
 
 def token() -> str:

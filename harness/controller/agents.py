@@ -57,8 +57,7 @@ class Agent:
 class Agents:
     """All agents of a run, by node rank."""
 
-    def __init__(self, own_host: str) -> None:
-        self._own_host = own_host
+    def __init__(self) -> None:
         self._agents: dict[int, Agent] = {}
         self._departure = asyncio.Event()
 
@@ -133,7 +132,7 @@ class Agents:
             raise Refused(f"run {state.run.run} has ended: {state.ended.reason}")
         if hello.local_world_size < 1:
             raise Refused(f"it wants to run {hello.local_world_size} ranks; at least 1 is needed")
-        rank = hello.node_rank if hello.node_rank >= 0 else self._free_rank(hello, nnodes)
+        rank = hello.node_rank if hello.node_rank >= 0 else self._free_rank(nnodes)
         if rank >= nnodes:
             raise Refused(f"node rank {rank} is not in 0..{nnodes - 1} (--nnodes {nnodes})")
         before = self._agents.get(rank)
@@ -167,14 +166,12 @@ class Agents:
             self._departure.clear()
             await self._departure.wait()
 
-    def _free_rank(self, hello: pb.Hello, nnodes: int) -> int:
-        """The lowest free rank; 0 is kept for the head node, which hosts the first store."""
-        free = [r for r in range(nnodes) if r not in self._agents or self._agents[r].lost]
-        if not free:
-            raise Refused(f"all {nnodes} nodes have joined (--nnodes {nnodes})")
-        if hello.host == self._own_host or len(free) == 1:
-            return free[0]
-        return next(rank for rank in free if rank > 0)
+    def _free_rank(self, nnodes: int) -> int:
+        """The lowest free rank; never 0, which is the head's own (its agent asks for it)."""
+        for rank in range(1, nnodes):
+            if rank not in self._agents or self._agents[rank].lost:
+                return rank
+        raise Refused(f"all {nnodes} nodes have joined (--nnodes {nnodes})")
 
 
 def shutdown_id(agent: Agent, state: RunState) -> int | None:

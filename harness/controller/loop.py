@@ -62,11 +62,10 @@ class Loop:
         *,
         writer: JournalWriter,
         decider: Decider,
-        own_host: str,
         on_event: Callable[[RunState, e.Event], None],
     ) -> None:
         self.state = RunState()
-        self.agents = Agents(own_host)
+        self.agents = Agents()
         self.writer = writer
         self.ended = asyncio.Event()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,9 +81,7 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
         options.run_dir / FILE_NAME, run=job.run, version=version(), say=_say_aloud
     )
     files = IncidentFiles(options.run_dir, reporter)
-    loop = Loop(
-        writer=writer, decider=decider, own_host=socket.gethostname(), on_event=files.on_event
-    )
+    loop = Loop(writer=writer, decider=decider, on_event=files.on_event)
     loop.resume(writer.path)
     files.write_all(loop.state)
     loop.start(_run_started(job), os.getpid(), address)
@@ -144,7 +141,14 @@ def _run_started(job: Job) -> e.RunStarted:
         harness_version=version(),
         master_port=job.master_port,
         master_addr=job.master_addr,
+        run_dir=_as_typed(job),
     )
+
+
+def _as_typed(job: Job) -> str:
+    """The run directory as a user in the launcher's working directory would type it."""
+    path = os.path.relpath(job.run_dir, job.cwd)
+    return str(job.run_dir) if path.startswith("..") else path
 
 
 def _log_to(path: Path) -> None:
