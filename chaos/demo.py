@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import journal
-from harness.state import RunState, fold_all
+from harness.folding import fold_all
+from harness.state import RunState
 
 FOLDER = Path("demo-runs")
 KILLED = "killed"

@@ -5,7 +5,8 @@ import time
 from harness import journal, runs
 from harness.codec import CodecError, decode
 from harness.events import AgentJoined, RunEnded
-from harness.state import RunState, fold
+from harness.folding import fold
+from harness.state import RunState
 
 GONE_SECONDS = 3.0
 """A run without controller and agents for this long is gone: a launcher restarts them sooner."""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from harness import config, journal
 from harness.errors import NodeFailure, UsageError
-from harness.state import RunState, fold
+from harness.folding import fold
+from harness.state import RunState
 
 ENV_RUNS_DIR = "HARNESS_RUNS_DIR"
 ENV_TOKEN = "HARNESS_TOKEN"

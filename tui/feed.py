@@ -14,7 +14,8 @@ from pathlib import Path
 from harness import journal, runs
 from harness.errors import HarnessError
 from harness.events import Record
-from harness.state import RunState, fold
+from harness.folding import fold
+from harness.state import RunState
 from harness.tui.view import run_loss
 
 log = logging.getLogger("harness.tui")

@@ -11,7 +11,8 @@ from typing import Any
 
 from harness import codec, recovery
 from harness import events as e
-from harness.state import RunState, fold
+from harness.folding import fold
+from harness.state import RunState
 
 DECIDED = (e.OrderGiven, e.AttemptStarted, e.IncidentOpened, e.IncidentClosed, e.RunEnded)
 

@@ -1,0 +1,341 @@
+"""Records into state: the one place that changes a RunState.
+
+`fold` changes the state it is given and returns it; nothing else may change a state. It takes no
+clock: all times come from the records, so that a replay folds to the same state.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from typing_extensions import assert_never
+
+from harness import events as e
+from harness import orders as o
+from harness.checkpoints import CheckpointMark
+from harness.state import AttemptState, Collection, NodeState, RankState, RunState, Stage
+
+
+def fold(state: RunState, record: e.Record) -> RunState:
+    """`state` after `record`."""
+    stamp, event = record.stamp, record.event
+    state.last_ns = max(state.last_ns, stamp.wall_ns)
+    kind, _, number = stamp.source.partition(":")
+    if kind == "agent" and number.isdigit() and (node := state.nodes.get(int(number))):
+        # The journal's newest time stands in for the arrival: a node whose clock is behind must
+        # not look silent.
+        node.seen_ns = state.last_ns
+    _fold(state, stamp, event)
+    return state
+
+
+def fold_all(records: Iterable[e.Record], state: RunState | None = None) -> RunState:
+    """All records folded, into a fresh state unless one is given."""
+    state = RunState() if state is None else state
+    for record in records:
+        fold(state, record)
+    return state
+
+
+def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
+    match event:
+        case e.RunStarted():
+            state.run = event
+            state.started_ns = state.stage_ns = stamp.wall_ns
+        case e.ControllerStarted():
+            state.incarnations = event.incarnation + 1
+            for node in state.nodes.values():
+                # Nobody listened while there was no controller: silence counts from now.
+                node.seen_ns = state.last_ns
+        case e.AgentJoined():
+            _agent_joined(state, event)
+        case e.AgentLost():
+            _agent_lost(state, stamp, event)
+        case e.ZygoteReady():
+            _set_launching(state, event.node_rank, "zygote")
+        case e.ZygoteUnused():
+            _set_launching(state, event.node_rank, event.why)
+        case e.StoreReady():
+            state.store = event
+        case e.StoreFailed():
+            state.store_failed = event
+        case e.AttemptStarted():
+            state.attempts.append(_new_attempt(stamp, event))
+            _enter(state, stamp, "running")
+        case e.WorkersStopped():
+            _workers_stopped(state, stamp, event)
+        case e.RunEnded():
+            state.ended = event
+            state.ended_ns = stamp.wall_ns
+            _enter(state, stamp, "ended")
+        case e.OrderGiven():
+            _order_given(state, stamp, event)
+        case e.CommandTaken():
+            _command_taken(state, event)
+        case e.FaultInjected():
+            state.faults.append(event)
+        case e.IncidentOpened():
+            state.incidents.append(event.incident)
+        case e.IncidentClosed():
+            _incident_closed(state, event)
+        case e.EvidenceComplete():
+            for collection in state.collections:
+                if collection.index == event.collection:
+                    collection.waiting.discard(event.node_rank)
+        case (
+            e.WorkerStarted()
+            | e.WorkerRaised()
+            | e.WorkerExited()
+            | e.PhaseChanged()
+            | e.MeshDeclared()
+            | e.GroupCreated()
+            | e.CheckpointSaved()
+            | e.CheckpointLoaded()
+            | e.FactsLost()
+            | e.PulsesRead()
+            | e.EvidenceTaken()
+        ):
+            _fold_worker(state, stamp, event)
+        case _:
+            assert_never(event)
+
+
+def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
+    match event:
+        case e.PulsesRead():
+            for pulse in event.pulses:
+                _pulse(state, stamp, pulse)
+        case e.WorkerStarted():
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                rank.node_rank, rank.local_rank = event.node_rank, event.local_rank
+                rank.pid, rank.status, rank.started_ns = event.pid, "running", stamp.wall_ns
+        case e.WorkerRaised():
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                rank.raised = event
+                rank.refs["raised"] = (stamp.source, stamp.seq)
+                if rank.exited is None:
+                    rank.status = "raised"
+                _trouble(state, stamp, event.raised_ns, event.rank)
+        case e.WorkerExited():
+            _worker_exited(state, stamp, event)
+        case e.PhaseChanged():
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                rank.phase, rank.phase_ns = event.phase, stamp.wall_ns
+        case e.MeshDeclared():
+            state.coordinates[event.rank] = dict(zip(event.names, event.coordinates, strict=False))
+            if state.mesh is None or event.rank <= state.mesh.rank:
+                state.mesh = event
+        case e.GroupCreated():
+            state.groups[f"{event.pg}@{event.rank}"] = event
+        case e.CheckpointSaved():
+            _checkpoint_saved(state, event)
+        case e.CheckpointLoaded():
+            attempt = _attempt(state, stamp.attempt)
+            if attempt is not None:
+                attempt.resumed_step = event.step
+        case e.EvidenceTaken():
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                rank.evidence = event
+                rank.refs["evidence"] = (stamp.source, stamp.seq)
+        case _:
+            pass
+
+
+def _attempt(state: RunState, index: int) -> AttemptState | None:
+    return state.attempts[index] if 0 <= index < len(state.attempts) else None
+
+
+def _rank(state: RunState, attempt_index: int, rank: int) -> RankState | None:
+    attempt = _attempt(state, attempt_index)
+    return None if attempt is None else attempt.ranks.get(rank)
+
+
+def _enter(state: RunState, stamp: e.Stamp, stage: Stage) -> None:
+    if state.stage != stage:
+        state.stage, state.stage_ns = stage, stamp.wall_ns
+
+
+def _trouble(state: RunState, stamp: e.Stamp, at_ns: int, rank: int | None) -> None:
+    attempt = _attempt(state, stamp.attempt)
+    if attempt is None:
+        return
+    if attempt.trouble_ns == 0 or at_ns < attempt.trouble_ns:
+        attempt.trouble_ns = at_ns
+    if attempt.trouble_seen_ns == 0:
+        attempt.trouble_seen_ns = state.last_ns
+    if rank is not None:
+        attempt.failed.add(rank)
+
+
+def _agent_joined(state: RunState, event: e.AgentJoined) -> None:
+    node = state.nodes.get(event.node_rank)
+    if node is not None and node.pid == event.pid and node.host == event.host:
+        node.connected, node.lost_why, node.seen_ns = True, "", state.last_ns
+        return
+    state.nodes[event.node_rank] = NodeState(
+        node_rank=event.node_rank,
+        host=event.host,
+        pid=event.pid,
+        local_world_size=event.local_world_size,
+        seen_ns=state.last_ns,
+    )
+
+
+def _agent_lost(state: RunState, stamp: e.Stamp, event: e.AgentLost) -> None:
+    node = state.nodes.get(event.node_rank)
+    if node is None:
+        return
+    node.connected = False
+    node.lost_why = event.why
+    attempt = state.attempt
+    if attempt is None or state.stage not in ("running", "judging", "stopping"):
+        return
+    placed = attempt.nodes.get(event.node_rank)
+    if placed is None:
+        return
+    attempt.lost_nodes.setdefault(event.node_rank, event.why)
+    attempt.lost_ns = attempt.lost_ns or stamp.wall_ns
+    for rank in placed.ranks:
+        if rank not in attempt.gone:
+            attempt.ranks[rank].status = "exited"
+            attempt.gone.add(rank)
+    if attempt.trouble_ns == 0:
+        attempt.trouble_ns = attempt.trouble_seen_ns = stamp.wall_ns
+
+
+def _command_taken(state: RunState, event: e.CommandTaken) -> None:
+    state.commands.append(event)
+    if not event.accepted:
+        return
+    match event.command:
+        case o.StopRun():
+            state.stop = state.stop or event.command
+        case o.Inject():
+            state.injects.append(event.command)
+        case _:
+            assert_never(event.command)
+
+
+def _set_launching(state: RunState, node_rank: int, how: str) -> None:
+    node = state.nodes.get(node_rank)
+    if node is not None:
+        node.launching = how
+
+
+def _new_attempt(stamp: e.Stamp, event: e.AttemptStarted) -> AttemptState:
+    ranks = {
+        rank: RankState(rank=rank, node_rank=node.node_rank)
+        for node in event.nodes
+        for rank in node.ranks
+    }
+    return AttemptState(
+        index=event.attempt,
+        world_size=event.world_size,
+        ranks=ranks,
+        nodes={node.node_rank: node for node in event.nodes},
+        why=event.why,
+        started_ns=stamp.wall_ns,
+    )
+
+
+def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
+    attempt = _attempt(state, stamp.attempt)
+    rank = None if attempt is None else attempt.ranks.get(pulse.rank)
+    if attempt is None or rank is None:
+        return
+    at_ns = pulse.step_ns or stamp.wall_ns
+    # A rank that has just loaded a checkpoint shows that step without having completed it now.
+    done_here = pulse.step > 0 and pulse.step != attempt.resumed_step
+    if done_here and attempt.first_step_ns == 0 and at_ns >= attempt.started_ns:
+        attempt.first_step_ns = at_ns
+    if pulse.phase != rank.phase:
+        rank.phase, rank.phase_ns = pulse.phase, stamp.wall_ns
+    rank.step, rank.step_ns = pulse.step, pulse.step_ns
+    rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
+    rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps
+    rank.heartbeat_ns = pulse.heartbeat_ns
+
+
+def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> None:
+    attempt = _attempt(state, stamp.attempt)
+    rank = None if attempt is None else attempt.ranks.get(event.rank)
+    if attempt is None or rank is None:
+        return
+    rank.exited = event
+    rank.refs["exited"] = (stamp.source, stamp.seq)
+    rank.status = "stopped" if event.ordered else "exited"
+    attempt.gone.add(event.rank)
+    if not event.ordered and event.exit_code != 0:
+        _trouble(state, stamp, event.exited_ns, event.rank)
+
+
+def _checkpoint_saved(state: RunState, event: e.CheckpointSaved) -> None:
+    mark = state.checkpoints.get(event.step)
+    saved_by = frozenset() if mark is None or mark.path != event.path else mark.saved_by
+    seconds = event.seconds if mark is None else max(mark.seconds, event.seconds)
+    state.checkpoints[event.step] = CheckpointMark(
+        step=event.step, path=event.path, saved_by=saved_by | {event.rank}, seconds=seconds
+    )
+
+
+def _workers_stopped(state: RunState, stamp: e.Stamp, event: e.WorkersStopped) -> None:
+    attempt = _attempt(state, event.attempt)
+    if attempt is None:
+        return
+    attempt.stopped_nodes.add(event.node_rank)
+    if attempt.stopped_nodes >= attempt.nodes.keys():
+        attempt.stopped_ns = stamp.wall_ns
+
+
+def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
+    state.orders.setdefault(event.node_rank, []).append(event.order)
+    match event.order:
+        case o.HostStore():
+            state.store, state.store_failed = None, None
+            _enter(state, stamp, "storing")
+        case o.StartWorkers(attempt=index):
+            attempt = _attempt(state, index)
+            if attempt is not None:
+                attempt.start_ordered.add(event.node_rank)
+        case o.CollectEvidence():
+            _collect(state, stamp, event.node_rank, event.order)
+        case o.StopWorkers(attempt=index):
+            attempt = _attempt(state, index)
+            if attempt is not None:
+                attempt.stop_ordered.add(event.node_rank)
+                attempt.stop_ordered_ns = attempt.stop_ordered_ns or stamp.wall_ns
+            _enter(state, stamp, "stopping")
+        case o.InjectFault():
+            state.injects_ordered += 1
+        case o.Shutdown():
+            state.shut_down.add(event.node_rank)
+        case o.Notify(text=text):
+            state.notices.append(text)
+        case _:
+            assert_never(event.order)
+
+
+def _collect(state: RunState, stamp: e.Stamp, node_rank: int, order: o.CollectEvidence) -> None:
+    _enter(state, stamp, "judging")
+    collection = next((c for c in state.collections if c.index == order.collection), None)
+    if collection is None:
+        collection = Collection(
+            index=order.collection,
+            attempt=order.attempt,
+            ordered_ns=stamp.wall_ns,
+            why=order.why,
+        )
+        state.collections.append(collection)
+    collection.asked.add(node_rank)
+    collection.waiting.add(node_rank)
+
+
+def _incident_closed(state: RunState, event: e.IncidentClosed) -> None:
+    for at, incident in enumerate(state.incidents):
+        if incident.id == event.incident_id:
+            state.incidents[at] = replace(
+                incident, outcome=event.outcome, lost_steps=event.lost_steps
+            )
