@@ -13,7 +13,6 @@ from harness.diagnosis.scene import Scene, collective_ref, op_name
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.texts import is_size_abort, size_ratio
 from harness.incidents import EvidenceRef, Finding, Where
-from harness.state import RunState
 from harness.topology import ranks_name
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather"})
@@ -52,33 +51,32 @@ def find(scene: Scene) -> list[Finding]:
 
 
 def _meetings(scene: Scene) -> list[_Meeting]:
-    found: dict[tuple[str, int, frozenset[int]], dict[int, Collective]] = {}
+    groups = _groups(scene)
+    found: dict[tuple[str, int, int], _Meeting] = {}
     for rank in scene.attempt.ranks.values():
         if rank.evidence is None:
             continue
-        members: dict[str, frozenset[int] | None] = {}
         for entry in rank.evidence.collectives:
             if op_name(entry).startswith(("send", "recv", "coalesced", "_coalesced")):
                 continue
-            if entry.pg not in members:
-                members[entry.pg] = _members(
-                    scene.state, scene.attempt.world_size, rank.rank, entry
-                )
-            group = members[entry.pg]
-            if group is not None:
-                found.setdefault((entry.pg, entry.seq_id, group), {})[rank.rank] = entry
-    return [_Meeting(members=key[2], entries=entries) for key, entries in found.items()]
+            for at, members in enumerate(groups.get(entry.pg, ())):
+                if rank.rank in members:
+                    key = entry.pg, entry.seq_id, at
+                    if key not in found:
+                        found[key] = _Meeting(members=members, entries={})
+                    found[key].entries[rank.rank] = entry
+                    break
+    return list(found.values())
 
 
-def _members(
-    state: RunState, world_size: int, rank: int, entry: Collective
-) -> frozenset[int] | None:
-    """Who is in the group that `rank` calls `entry.pg`. Groups of one name can differ from rank to
-    rank, so a group that nobody has declared cannot be compared."""
-    for group in state.groups.values():
-        if group.pg == entry.pg and rank in group.ranks:
-            return frozenset(group.ranks)
-    return frozenset(range(world_size)) if entry.pg == _WHOLE_WORLD else None
+def _groups(scene: Scene) -> dict[str, list[frozenset[int]]]:
+    """Members of the groups of each name. Groups of one name can differ from rank to rank, so a
+    group that nobody has declared cannot be compared."""
+    groups: dict[str, list[frozenset[int]]] = {}
+    for group in scene.state.groups.values():
+        groups.setdefault(group.pg, []).append(frozenset(group.ranks))
+    groups.setdefault(_WHOLE_WORLD, [frozenset(range(scene.attempt.world_size))])
+    return groups
 
 
 def _what(entry: Collective) -> _What:

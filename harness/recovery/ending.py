@@ -98,6 +98,5 @@ def shut_down(state: RunState, ended: e.RunEnded) -> list[Decision]:
     order = o.Shutdown(exit_code=ended.exit_code, reason=ended.reason)
     return [
         e.OrderGiven(node_rank=node, order=order)
-        for node in sorted(state.nodes)
-        if node not in state.shut_down
+        for node in sorted(state.nodes.keys() - state.shut_down)
     ]

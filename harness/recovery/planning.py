@@ -11,7 +11,6 @@ from harness.incidents import Incident
 from harness.recovery.ending import (
     Decision,
     close_open,
-    connected,
     end,
     end_stopped,
     fail,
@@ -135,26 +134,19 @@ def _unjudged(state: RunState, attempt: AttemptState) -> bool:
 
 
 def _judge(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
-    assert state.run is not None
     collection = _open_collection(state, attempt)
     asked = set() if collection is None else collection.asked
     index = next_id(state) - 1 if collection is None else collection.index
-    asks = [
-        e.OrderGiven(
-            node_rank=node,
-            order=o.CollectEvidence(
-                collection=index, attempt=attempt.index, why=_trouble_text(attempt)
-            ),
-        )
-        for node in _started_hosts(state, attempt)
-        if node not in asked
-    ]
-    if asks:
-        return list(asks)
-    if collection is not None and now_ns < _evidence_by_ns(state, collection):
-        waiting = collection.waiting & set(_started_hosts(state, attempt))
-        if waiting:
-            return []
+    unasked = _reachable(attempt) - asked
+    if unasked:
+        ask = o.CollectEvidence(collection=index, attempt=attempt.index, why=_trouble_text(attempt))
+        return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(unasked)]
+    if (
+        collection is not None
+        and now_ns < _evidence_by_ns(state, collection)
+        and not collection.waiting.isdisjoint(_reachable(attempt))
+    ):
+        return []
     verdict = conclude(state, diagnose(state, now_ns), now_ns)
     if verdict is None:
         return []
@@ -185,7 +177,7 @@ def _wind_down(
     stops = _stop_workers(state, attempt, incident)
     if tell or stops:
         return [*tell, *stops]
-    late = [node for node in _started_hosts(state, attempt) if node not in attempt.stopped_nodes]
+    late = sorted(_reachable(attempt) - attempt.stopped_nodes)
     if late and now_ns < _stopped_by_ns(state, attempt):
         return []
     if state.stop is not None:
@@ -223,24 +215,15 @@ def _stop_workers(
     else:
         assert incident is not None
         why = f"incident {incident.id}: {incident.verdict.verdict}"
-    grace = state.run.policy.stop_grace
-    return [
-        e.OrderGiven(
-            node_rank=node, order=o.StopWorkers(attempt=attempt.index, grace=grace, why=why)
-        )
-        for node in _started_hosts(state, attempt)
-        if node not in attempt.stop_ordered
-    ]
+    stop = o.StopWorkers(attempt=attempt.index, grace=state.run.policy.stop_grace, why=why)
+    unstopped = _reachable(attempt) - attempt.stop_ordered
+    return [e.OrderGiven(node_rank=node, order=stop) for node in sorted(unstopped)]
 
 
-def _started_hosts(state: RunState, attempt: AttemptState) -> list[int]:
-    """Nodes that have workers of the attempt, as far as they can be reached. The workers of a lost
-    node died with its agent, even when another agent has joined in its place."""
-    return [
-        node
-        for node in sorted(attempt.start_ordered)
-        if connected(state, node) and node not in attempt.lost_nodes
-    ]
+def _reachable(attempt: AttemptState) -> set[int]:
+    """Nodes that have workers of the attempt and can be told something. The workers of a lost node
+    died with its agent, even when another agent has joined in its place."""
+    return attempt.start_ordered - attempt.lost_nodes.keys()
 
 
 def _injects(state: RunState, attempt: AttemptState) -> list[Decision]:

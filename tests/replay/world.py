@@ -212,9 +212,9 @@ class World:
     def step(self, step: int, ranks: Sequence[int] | None = None, seconds: float = 0.1) -> None:
         """`ranks` (default all) complete `step`."""
         self.now_ns += int(seconds * SECOND)
-        world = self.nnodes * self.nproc
         for node in range(self.nnodes):
-            mine = [r for r in (ranks or range(world)) if self.node_of(r) == node]
+            local = range(node * self.nproc, (node + 1) * self.nproc)
+            mine = [rank for rank in local if ranks is None or rank in ranks]
             pulses = tuple(
                 e.Pulse(
                     rank=rank,
