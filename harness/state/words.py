@@ -1,0 +1,174 @@
+"""What is known of a run: the run, its attempts, ranks, nodes and rounds of evidence."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness import events as e
+from harness import orders as o
+from harness.checkpoints import CheckpointMark
+from harness.incidents import Incident
+from harness.topology import NodeRanks
+
+RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
+Stage = Literal["gathering", "storing", "running", "judging", "stopping", "ended"]
+
+
+@dataclass(slots=True)
+class RankState:
+    """One rank in one attempt."""
+
+    rank: int
+    node_rank: int
+    local_rank: int = -1
+    pid: int = 0
+    status: RankStatus = "not_started"
+    phase: str = "init"
+    phase_ns: int = 0
+    """When it entered the phase; later by up to a pulse interval when its pulse said so."""
+    step: int = 0
+    step_ns: int = 0
+    loss: float | None = None
+    loss_finite: bool = True
+    tokens: int = 0
+    total_steps: int = 0
+    heartbeat_ns: int = 0
+    started_ns: int = 0
+    raised: e.WorkerRaised | None = None
+    exited: e.WorkerExited | None = None
+    evidence: e.EvidenceTaken | None = None
+    refs: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """(source, seq) of the records behind `raised`, `exited` and `evidence`, by those names."""
+
+    @property
+    def alive(self) -> bool:
+        """Its process was started and is not known to be gone."""
+        return self.status in ("running", "raised")
+
+
+@dataclass(slots=True)
+class AttemptState:
+    """One launch of all workers. Times are wall-clock nanoseconds; 0: not yet."""
+
+    index: int
+    world_size: int
+    ranks: dict[int, RankState]
+    nodes: dict[int, NodeRanks]
+    """Its nodes by node rank."""
+    why: str
+    started_ns: int
+    first_step_ns: int = 0
+    """When the first rank completed its first step of this attempt."""
+    trouble_ns: int = 0
+    """Earliest sign of trouble: raised, exited with an error without having been told to, or the
+    loss of a node."""
+    trouble_seen_ns: int = 0
+    """Stamp of the record that brought the first sign; never earlier than the sign itself by more
+    than what the report took."""
+    gone: set[int] = field(default_factory=set)
+    """Ranks whose process is known to be gone."""
+    failed: set[int] = field(default_factory=set)
+    """Ranks that raised, or exited with an error without having been told to."""
+    lost_nodes: dict[int, str] = field(default_factory=dict)
+    """Nodes that were lost while this was the newest attempt and not over, and why."""
+    lost_ns: int = 0
+    """When the first of them was called lost."""
+    start_ordered: set[int] = field(default_factory=set)
+    """Nodes that were told to start their workers."""
+    stop_ordered: set[int] = field(default_factory=set)
+    stop_ordered_ns: int = 0
+    """When the first node was told to stop its workers."""
+    stopped_ns: int = 0
+    """When no worker of it was left."""
+    resumed_step: int | None = None
+    """Step of the checkpoint it loaded; None when it started from nothing."""
+    stopped_nodes: set[int] = field(default_factory=set)
+
+    @property
+    def step(self) -> int:
+        """Steps completed by the rank that is furthest."""
+        return max((rank.step for rank in self.ranks.values()), default=0)
+
+
+@dataclass(slots=True)
+class NodeState:
+    node_rank: int
+    host: str
+    pid: int
+    local_world_size: int
+    connected: bool = True
+    seen_ns: int = 0
+    """Wall clock of the last record from its agent."""
+    lost_why: str = ""
+    launching: str = ""
+    """zygote, or why ranks are started fresh."""
+
+
+@dataclass(slots=True)
+class Collection:
+    """One round of evidence."""
+
+    index: int
+    attempt: int
+    ordered_ns: int
+    why: str
+    asked: set[int] = field(default_factory=set)
+    """Nodes that were asked."""
+    waiting: set[int] = field(default_factory=set)
+    """Those of them that have not answered yet."""
+
+
+@dataclass(slots=True)
+class RunState:
+    """Everything known of a run."""
+
+    run: e.RunStarted | None = None
+    started_ns: int = 0
+    last_ns: int = 0
+    """Wall clock of the newest record."""
+    incarnations: int = 0
+    """Times a controller took charge."""
+    stage: Stage = "gathering"
+    stage_ns: int = 0
+    """When the stage was entered."""
+    nodes: dict[int, NodeState] = field(default_factory=dict)
+    attempts: list[AttemptState] = field(default_factory=list)
+    store: e.StoreReady | None = None
+    """The store of the newest attempt."""
+    store_failed: e.StoreFailed | None = None
+    collections: list[Collection] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+    checkpoints: dict[int, CheckpointMark] = field(default_factory=dict)
+    """By step; a restore point once all ranks have saved it."""
+    mesh: e.MeshDeclared | None = None
+    """As the lowest rank declared it; its coordinates are that rank's own."""
+    coordinates: dict[int, dict[str, int]] = field(default_factory=dict)
+    groups: dict[str, e.GroupCreated] = field(default_factory=dict)
+    faults: list[e.FaultInjected] = field(default_factory=list)
+    commands: list[e.CommandTaken] = field(default_factory=list)
+    stop: o.StopRun | None = None
+    """The first accepted request to stop."""
+    orders: dict[int, list[o.Order]] = field(default_factory=dict)
+    """Orders given so far, by node, in order."""
+    injects: list[o.Inject] = field(default_factory=list)
+    """Accepted requests to do harm, in order; the first `injects_ordered` have been passed on."""
+    injects_ordered: int = 0
+    notices: list[str] = field(default_factory=list)
+    """Texts that were sent to screens."""
+    shut_down: set[int] = field(default_factory=set)
+    """Nodes that were told that the run is over."""
+    ended: e.RunEnded | None = None
+    ended_ns: int = 0
+
+    @property
+    def attempt(self) -> AttemptState | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def newest_restore_point(self) -> CheckpointMark | None:
+        """The newest checkpoint that every rank of the run has saved."""
+        attempt = self.attempt
+        if attempt is None:
+            return None
+        whole = [c for c in self.checkpoints.values() if len(c.saved_by) >= attempt.world_size]
+        return max(whole, key=lambda mark: mark.step, default=None)
