@@ -82,6 +82,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             state.faults.append(event)
         case e.IncidentOpened():
             state.incidents.append(event.incident)
+            if event.incident.action in ("report", "none"):
+                _enter(state, stamp, "running")
         case e.IncidentClosed():
             _incident_closed(state, event)
         case e.EvidenceComplete():
