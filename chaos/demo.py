@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import journal
-from harness.folding import fold_all
-from harness.state import RunState
+from harness.state import RunState, fold_all
 
 FOLDER = Path("demo-runs")
 KILLED = "killed"

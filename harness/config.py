@@ -115,6 +115,11 @@ class Config:
             for name, value in self.values.items()
         }
 
+    @property
+    def runs_dir(self) -> str:
+        """Where run directories are made and looked for; torchrun's --log-dir counts too."""
+        return self.text("runs_dir") or self.text("log_dir") or "runs"
+
     def policy(self, **changes: float) -> Policy:
         values: dict[str, Any] = {
             field.name: self.values[field.name].value

@@ -5,8 +5,7 @@ import time
 from harness import journal, runs
 from harness.codec import CodecError, decode
 from harness.events import AgentJoined, RunEnded
-from harness.folding import fold
-from harness.state import RunState
+from harness.state import RunState, fold
 
 GONE_SECONDS = 3.0
 """A run without controller and agents for this long is gone: a launcher restarts them sooner."""

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from harness import config, journal
 from harness.errors import NodeFailure, UsageError
-from harness.folding import fold
-from harness.state import RunState
+from harness.state import RunState, fold
 
 ENV_RUNS_DIR = "HARNESS_RUNS_DIR"
 ENV_TOKEN = "HARNESS_TOKEN"
@@ -70,7 +69,7 @@ class Reading:
 
 def runs_dir(given: str | None) -> Path:
     """Where runs are: `given`, else as `harness run` would choose it (environment, files)."""
-    return Path(config.resolve({"runs_dir": given} if given else {}).text("runs_dir"))
+    return Path(config.resolve({"runs_dir": given} if given else {}).runs_dir)
 
 
 def token() -> str:

@@ -14,8 +14,7 @@ from pathlib import Path
 from harness import journal, runs
 from harness.errors import HarnessError
 from harness.events import Record
-from harness.folding import fold
-from harness.state import RunState
+from harness.state import RunState, fold
 from harness.tui.view import run_loss
 
 log = logging.getLogger("harness.tui")

@@ -30,7 +30,7 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         _check_ports(config, placement)
     job = Job(
         run="",
-        runs_dir=os.path.abspath(config.text("runs_dir") or config.text("log_dir") or "runs"),
+        runs_dir=os.path.abspath(config.runs_dir),
         script=script_name,
         script_args=script_args,
         mode=mode,

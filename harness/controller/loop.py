@@ -17,10 +17,9 @@ from harness import codec, journal
 from harness import events as e
 from harness.controller.agents import Agent, Agents, Refused
 from harness.errors import PlatformError
-from harness.folding import fold
 from harness.journal import JournalWriter
 from harness.orders import Command
-from harness.state import RunState
+from harness.state import RunState, fold
 from harness.wire import control_pb2 as pb
 
 log = logging.getLogger("harness.controller")

@@ -11,8 +11,7 @@ from typing import Any
 
 from harness import codec, recovery
 from harness import events as e
-from harness.folding import fold
-from harness.state import RunState
+from harness.state import RunState, fold
 
 DECIDED = (e.OrderGiven, e.AttemptStarted, e.IncidentOpened, e.IncidentClosed, e.RunEnded)
 

@@ -9,10 +9,9 @@ from harness import events as e
 from harness import orders as o
 from harness import recovery
 from harness.collectives import Collective
-from harness.folding import fold, fold_all
 from harness.incidents import Incident, Where
 from harness.policy import Policy
-from harness.state import RunState
+from harness.state import RunState, fold, fold_all
 
 SECOND = 1_000_000_000
 START_NS = 1_790_000_000 * SECOND

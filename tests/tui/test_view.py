@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness.folding import fold_all
+from harness.state import fold_all
 from harness.topology import Mesh
 from harness.tui import paint
 from harness.tui.cells import GLYPHS, MEANINGS

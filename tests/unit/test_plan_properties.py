@@ -12,8 +12,8 @@ from harness import events as e
 from harness import orders as o
 from harness import recovery
 from harness.faults import Fault
-from harness.folding import fold_all
 from harness.policy import Policy
+from harness.state import fold_all
 from tests.replay.world import CRY, TIMED_OUT, World, collective, history
 
 _CHOICES = st.lists(st.integers(0, 999), min_size=5, max_size=80)

@@ -1,7 +1,4 @@
-"""The state of a run: what the controller decides on and what every view shows.
-
-Only `harness.folding` changes one. No decision and no formatting here.
-"""
+"""What is known of a run: the run, its attempts, ranks, nodes and rounds of evidence."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,6 +1,6 @@
-"""Records into state: the one place that changes a RunState.
+"""`fold`: a state and one record give the next state.
 
-`fold` changes the state it is given and returns it; nothing else may change a state. It takes no
+It changes the state it is given and returns it; nothing else may change a state. It takes no
 clock: all times come from the records, so that a replay folds to the same state.
 """
 
@@ -12,7 +12,14 @@ from typing_extensions import assert_never
 from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
-from harness.state import AttemptState, Collection, NodeState, RankState, RunState, Stage
+from harness.state.words import (
+    AttemptState,
+    Collection,
+    NodeState,
+    RankState,
+    RunState,
+    Stage,
+)
 
 
 def fold(state: RunState, record: e.Record) -> RunState:
@@ -75,6 +82,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             state.faults.append(event)
         case e.IncidentOpened():
             state.incidents.append(event.incident)
+            if event.incident.action in ("report", "none"):
+                _enter(state, stamp, "running")
         case e.IncidentClosed():
             _incident_closed(state, event)
         case e.EvidenceComplete():

@@ -1,0 +1,26 @@
+"""The state of a run, folded from its records: what the controller decides on and what every
+view shows. No decision and no formatting here.
+"""
+
+from harness.state.folding import fold, fold_all
+from harness.state.words import (
+    AttemptState,
+    Collection,
+    NodeState,
+    RankState,
+    RankStatus,
+    RunState,
+    Stage,
+)
+
+__all__ = [
+    "AttemptState",
+    "Collection",
+    "NodeState",
+    "RankState",
+    "RankStatus",
+    "RunState",
+    "Stage",
+    "fold",
+    "fold_all",
+]
