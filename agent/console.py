@@ -71,7 +71,8 @@ class Console:
             notices = self._take_requests(paths)
             more = self._read_all()
             now = time.monotonic()
-            self._show_partial(now)
+            if not more:
+                self._show_partial(now)
             done = closing and not more
             self._write(self._folder.due(now, everything=bool(notices) or done))
             for text in notices:
@@ -110,7 +111,7 @@ class Console:
             for line in followed.cutter.feed(data) if data else ():
                 self._folder.add(followed.rank, line, now)
             if data:
-                followed.grew = now
+                followed.grew = time.monotonic()  # the lines themselves may have taken long
             more = more or len(data) == _CHUNK
             if len(data) < _CHUNK and (ended or self._closing.is_set()):
                 for line in followed.cutter.take_rest():

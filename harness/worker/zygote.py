@@ -27,7 +27,6 @@ IMPORTS = (
     "torch.distributed.tensor",
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
-    "torch.distributed.optim",
     "torch.distributed.pipelining",
     "torch.distributed.checkpoint",
     "torch.distributed.checkpoint.state_dict",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness.agent import evidence, flight, stacks
+from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.lines import PARTIAL_LIMIT, Folder, LineCutter
 from harness.agent.script_scan import sets_environment_early, why_not_zygote
@@ -118,6 +119,27 @@ def test_equal_lines_fold_and_every_rank_keeps_its_order() -> None:
     alone = Folder(1, prefixed=False)
     alone.add(0, "x", 0.0)
     assert alone.due(0.0) == ["x"]
+
+
+def test_console_shows_every_line_and_notices_after_them(tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    with shown.open("wb") as out:
+        console = Console(2, prefixed=True, out=out.fileno(), err=out.fileno())
+        for rank in range(2):
+            log = tmp_path / f"rank{rank}.log"
+            log.write_text("".join(f"{n} of {rank}\n" for n in range(20_000)) + "no end")
+            console.follow(rank, log)
+            console.finish(rank, log)
+        console.notice("a card")
+        console.close()
+    lines = shown.read_text().splitlines()
+    for rank in range(2):
+        own = [line for line in lines if line.startswith(f"[r{rank}]") and "of" in line]
+        assert own == [f"[r{rank}] {n} of {rank}" for n in range(20_000)]
+    assert {line for line in lines if " of " not in line} in (
+        {"a card", "[r0-1] no end"},
+        {"a card", "[r0] no end", "[r1] no end"},  # one was shown before the other was read
+    )
 
 
 @pytest.mark.parametrize(
