@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from harness.worker import recorder, teardown
+from harness.worker import recorder, rendezvous, teardown
 from harness.worker.guest import Guest, current
 
 
@@ -24,6 +24,7 @@ def install(guest: Guest) -> None:
         "torch.optim.optimizer": count_steps,
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed.device_mesh": watch_meshes,
+        "torch.distributed.rendezvous": rendezvous.separate_groups,
         "torch.distributed": lambda module: _distributed_arrived(guest, module),
     }
     for name in list(hooks):
