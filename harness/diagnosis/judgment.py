@@ -94,14 +94,18 @@ def _root(scene: Scene, findings: Sequence[Finding]) -> Finding | None:
     desync = [finding for finding in findings if FAMILY_OF[finding.verdict] == "desync"]
     if desync:
         return min(desync, key=_onset)
-    outspoken = [f for f in findings if f.verdict not in _INDIRECT and not is_silent(f)]
+    harmless = [finding for finding in findings if finding.verdict == "teardown_abort"]
+    outspoken = [
+        f for f in findings if f.verdict not in _INDIRECT and not is_silent(f) and f not in harmless
+    ]
     lost = next((finding for finding in outspoken if finding.verdict == "node_lost"), None)
     if lost is not None and not any(_before_loss(scene, other, lost) for other in outspoken):
         return lost
     outspoken = [finding for finding in outspoken if finding is not lost]
     if outspoken:
         return min(outspoken, key=_onset)
-    return _indirect_root(scene, findings)
+    # Nobody missed the rank that aborted on its way out: it explains no failure but its own.
+    return _indirect_root(scene, findings) or min(harmless, key=_onset, default=None)
 
 
 def _onset(finding: Finding) -> int:

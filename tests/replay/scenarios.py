@@ -515,6 +515,24 @@ def after_the_last_line() -> World:
     return world
 
 
+@scenario(
+    "exception/others_abort_on_their_way_out",
+    verdict="exception",
+    first_failing=[2],
+    victims=[3],
+)
+def others_abort_on_their_way_out() -> World:
+    """A rank leaves with an error code after the last collective; a finished one aborts later."""
+    world = World().start()
+    world.step(4)
+    for rank in (0, 1, 3):
+        world.phase(rank, "teardown")
+    world.exit(2, 3)
+    world.obey(o.CollectEvidence)
+    world.exit(3, signal=6)
+    return _judge_and_end(world)
+
+
 # --- mismatched collectives ----------------------------------------------------------------------
 
 _SMALL, _LARGE = ((100, 16),), ((200, 16),)
