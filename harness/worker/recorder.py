@@ -8,16 +8,19 @@ import contextlib
 import ctypes
 import json
 import os
+import socket
 from collections.abc import Iterator
+from typing import Any
 
-_serving = False
+_server: Any = None
+_path = ""
 
 
 def serve(path: str) -> bool:
     """Start the server on `path`; False when this torch has none or it cannot listen."""
-    global _serving  # noqa: PLW0603
-    if _serving or not path:
-        return _serving
+    global _server, _path
+    if _server is not None or not path:
+        return _server is not None
     try:
         from torch._C._distributed_c10d import _WorkerServer
 
@@ -28,8 +31,37 @@ def serve(path: str) -> bool:
     # One reference too many, on purpose: it lives as long as the process. Its destructor talks on
     # the user's stderr and could wait for a thread that waits for the interpreter lock we hold.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
-    _serving = True
+    _server, _path = server, path
     return True
+
+
+def stop_serving() -> None:
+    """Answer what was asked and take no more: before the interpreter is taken down.
+
+    A thread that then asks for the interpreter lock, as `dump_traceback` does, is ended by a
+    forced unwinding, and C++ that catches everything turns that into an abort of the process.
+    """
+    global _server
+    server, _server = _server, None
+    # Its stop is lost on a server that does not listen yet, and then waited for without end.
+    if server is not None and _answers(_path):
+        with _silent_stderr():
+            server.shutdown()
+
+
+def _answers(path: str) -> bool:
+    """Whether the server on `path` answers a ping within a second."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(path)
+            client.sendall(
+                b"POST /handler/ping HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\n"
+                b"Connection: close\r\n\r\n"
+            )
+            return client.recv(64).startswith(b"HTTP/1.1 200")
+        except OSError:
+            return False
 
 
 @contextlib.contextmanager

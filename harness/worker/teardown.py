@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from harness.worker import recorder
 from harness.worker.guest import current
 
 _LIMIT_SECONDS = 0.25
@@ -57,8 +58,16 @@ def _gloo_threads() -> dict[str, tuple[str, str]]:
 
 
 def drain_at_exit() -> None:
-    """Drain before the interpreter is taken down, after the user's own exit handlers."""
-    atexit.register(_drain_safely)
+    """Drain before the interpreter is taken down, after the user's own exit handlers, and let
+    nobody ask for the interpreter lock any more."""
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    _drain_safely()
+    if current() is not None:
+        with contextlib.suppress(OSError, RuntimeError):
+            recorder.stop_serving()
 
 
 def _drain_safely() -> None:

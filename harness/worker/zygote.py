@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+from types import ModuleType
 from typing import Any, NoReturn
 
 from harness.worker import blas, bootstrap, guest, process, store
@@ -158,6 +159,9 @@ def _become(agent: int, request: dict[str, Any], descriptors: list[int]) -> NoRe
 
 def _start_over() -> None:
     """What a fresh interpreter would have drawn or set anew."""
+    # The old one is frozen with the rest, and what is frozen is never collected: objects of the
+    # script would not be finalized when the interpreter ends.
+    sys.modules["__main__"] = ModuleType("__main__")
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -1,11 +1,16 @@
 """An agent over real processes: launch, facts, exits, evidence, stopping."""
 
+import asyncio
 import os
 import signal
 import socket
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness import events, orders
+from harness.agent import flight
 from harness.faults import Fault
 
 GLOO = """
@@ -217,6 +222,50 @@ def test_evidence_of_waiting_looping_and_stopped_ranks(node: Any) -> None:
             assert name.startswith("incidents/005/")
     exits = {event.rank: event for event in node.of(events.WorkerExited)}
     assert all(event.ordered for event in exits.values())
+
+
+def test_objects_of_the_script_are_finalized_at_exit(node: Any) -> None:
+    node.launch(
+        """
+        import os
+        class Writer:
+            def __del__(self, write=os.write):
+                write(1, b"flushed" + bytes([10]))
+        writer = Writer()
+        """,
+        ranks=1,
+    )
+    node.finish(1)
+    assert node.log(0) == "flushed\n"
+
+
+def test_evidence_does_no_harm_to_a_rank_that_is_leaving(node: Any, tmp_path: Path) -> None:
+    """A request for the stack of an interpreter that is being taken down would abort it."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    started = node.launch(
+        f"""
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        dist.destroy_process_group()
+        class Late:
+            def __del__(self, opened=os.open, flags=os.O_RDONLY, read=os.read):
+                read(opened({str(gate)!r}, flags), 1)
+        late = Late()
+        """,
+        ranks=1,
+    )
+    with gate.open("wb", buffering=0) as opened:  # returns when the interpreter is at `late`
+        assert _state(started[0].pid) != "Z"
+        node.order(orders.CollectEvidence(collection=0, attempt=node.attempt, why="test"))
+        node.until(events.EvidenceComplete)
+        servers = list(node.runtime_dir.rglob("a*r0.sock"))
+        assert servers
+        for server in servers:
+            with pytest.raises(flight.Unanswered):
+                asyncio.run(flight.ask(server, "dump_traceback", 5.0))
+        opened.write(b"x")
+    assert [event.exit_code for event in node.finish(1).values()] == [0], node.log(0)
 
 
 def test_stop_takes_children_and_orphans_along(node: Any) -> None:
