@@ -27,13 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def card(state: RunState, incident: Incident) -> str:
     """What happened, to whom, why, and what is done about it. No line end at the end."""
     verdict = incident.verdict
-    above = [f"error[{verdict.verdict}]: {_headline(verdict)}"]
-    below = []
-    if verdict.where is not None:
-        where = verdict.where
-        below.append(f"  where: {where.file}:{where.line} in {where.function}")
-    if verdict.collective is not None:
-        below.append(f"  collective: {collective_text(verdict.collective)}")
+    below = _place_lines(verdict)
     if verdict.first_failing:
         below.append(f"  when: {_when(verdict)}")
     if verdict.victims:
@@ -46,6 +40,43 @@ def card(state: RunState, incident: Incident) -> str:
         f"  evidence: {_run_name(state)}incidents/{incident.id:03d}/ ({verdict.confidence})",
         f"  more: harness explain {verdict.verdict}",
     ]
+    return _card(verdict, below)
+
+
+def dump_card(verdict: Verdict, folder: str) -> str:
+    """The card of a verdict about dumps in `folder`: nothing is done about it, nothing of a run
+    is known."""
+    below = _place_lines(verdict)
+    if verdict.victims:
+        below.append(f"  victims: {_ranks(verdict.victims)} wait for it")
+    if verdict.innocent:
+        below.append(f"  innocent: {_ranks(verdict.innocent)}")
+    below += [
+        *_wrapped(f"  reason: {verdict.reason}", 3),
+        f"  evidence: {folder.rstrip('/')}/{_files(verdict)} ({verdict.confidence})",
+        f"  more: harness explain {verdict.verdict}",
+    ]
+    return _card(verdict, below)
+
+
+def _files(verdict: Verdict) -> str:
+    names = [ref.file for ref in verdict.evidence if ref.file]
+    return ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+
+
+def _place_lines(verdict: Verdict) -> list[str]:
+    lines = []
+    if verdict.where is not None:
+        where = verdict.where
+        lines.append(f"  where: {where.file}:{where.line} in {where.function}")
+    if verdict.collective is not None:
+        lines.append(f"  collective: {collective_text(verdict.collective)}")
+    return lines
+
+
+def _card(verdict: Verdict, below: list[str]) -> str:
+    """Headline, as much of the cause as there is room for, and the lines below it."""
+    above = [f"error[{verdict.verdict}]: {_headline(verdict)}"]
     cause = _wrapped(f"  cause: {verdict.cause}", CARD_LINES - len(above) - len(below))
     return "\n".join(_clip(line) for line in [*above, *cause, *below])
 
@@ -137,6 +168,15 @@ _WHAT = {
     "collective_mismatch": "called another collective than the others",
     "shape_mismatch": "called a collective with another shape or type",
     "timeout_waiting_for_slow_rank": "was waited for in vain",
+    "group_mismatch": "did not make a process group that the others make",
+    "p2p_deadlock": "wait for each other",
+    "rank_stuck_outside_collective": "is stuck outside any collective",
+    "rank_stuck_in_io": "is stuck in input or output",
+    "rank_frozen": "is frozen",
+    "dataloader_stuck": "waits for its data loader",
+    "stuck_before_first_collective": "has come to no collective",
+    "network_stall": "cannot finish a collective that all have joined",
+    "straggler": "is late",
 }
 
 

@@ -49,6 +49,7 @@ class Digest(TypedDict):
     program: list[tuple[int, int]]
     last_where: Where | None
     newest_ns: int
+    """When the last call was made."""
     skipped: int
     """Entries that make no sense."""
 
@@ -96,6 +97,8 @@ class _Calls:
 
     def number(self, name: str, sizes: Any, dtypes: Any) -> int:
         backend, _, op = name.rpartition(":")
+        if op.startswith(("send ", "recv ")):
+            op = op[:4]  # the peer is told elsewhere
         same = op in _SAME_INPUT or (backend == "gloo" and op in _SAME_INPUT_GLOO)
         shapes = tuple(tuple(int(n) for n in shape) for shape in sizes or ()) if same else ()
         kinds = tuple(str(kind) for kind in dtypes or ()) if same else ()
@@ -150,7 +153,7 @@ def _digest(dump: dict[str, Any]) -> Digest:
         posted=[(*key, count) for key, count in scan.posted.items()] if whole else [],
         program=list(scan.program),
         last_where=_where(entries[-1]) if entries else None,
-        newest_ns=scan.newest_ns,
+        newest_ns=_ns(entries[-1]) if entries else 0,
         skipped=skipped,
     )
 
@@ -168,7 +171,6 @@ class _Scan:
         self.local_ids: dict[str, int] = {}  # process-local pg_id -> group
         self.gloo = False
         self.any_done = False
-        self.newest_ns = 0
         self.status_seen = False
 
     def group(self, name: str, desc: str) -> int:
@@ -368,8 +370,8 @@ def _record(entries: list[Any], at: int) -> int:
         return -1
 
 
-def _ns(entry: dict[str, Any]) -> int:
-    created = entry.get("time_created_ns")
+def _ns(entry: Any) -> int:
+    created = entry.get("time_created_ns") if isinstance(entry, dict) else 0
     return created if isinstance(created, int) else 0
 
 

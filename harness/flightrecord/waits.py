@@ -9,6 +9,10 @@ from harness.incidents import EvidenceRef
 from harness.incidents import Where as UserLine
 
 
+MOST_RANKS = 1 << 20
+"""A number above this is no rank, whatever says so."""
+
+
 class Translator:
     """Makes a RankWait of each digest; equal calls, groups and histories become one object."""
 
@@ -105,7 +109,7 @@ def parse_ranks(text: str) -> tuple[int, ...] | None:
         ranks = tuple(int(part) for part in text.strip("[]() ").split(",") if part.strip())
     except ValueError:
         return None
-    return ranks or None
+    return ranks if ranks and all(0 <= rank < MOST_RANKS for rank in ranks) else None
 
 
 def _global(group: Group, peer: int) -> int:

@@ -1,7 +1,7 @@
 """Where a hang began: the components of the wait-for graph that wait for nobody else, each with
 its class and cause in words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.diagnosis.waits import stuck
@@ -127,7 +127,7 @@ def _where(waits: Waits, ranks: Iterable[int]) -> Where | None:
 
 def _outside(graph: WaitGraph, rank: int, asked: Sequence[Op]) -> Root:
     """It waits for nobody and others wait for it."""
-    op = min(asked, key=lambda op: (op.onset_ns, op.seq))
+    op = min(asked, key=lambda op: (-len(op.waiters), op.onset_ns, op.seq))
     wait = graph.waits.ranks.get(rank)
     waiting = ranks_name(sorted({r for op in asked for r in op.waiters}))
     lacks = f"{waiting} wait{'s' if ' ' not in waiting or waiting.startswith('rank ') else ''}"
@@ -190,10 +190,9 @@ _HOW_TIED = {
 
 
 def _how(
-    waits: Waits, group: Group, seq: int, rank: int, calls: dict[int, Call] | object, usual: object
+    waits: Waits, group: Group, seq: int, rank: int, calls: Mapping[int, Call], usual: Call | None
 ) -> str:
     """How `rank` differs from one that made the usual call, or from the other side of a tie."""
-    assert isinstance(calls, dict)
     here = calls[rank]
     other = next((r for r in sorted(calls) if calls[r] != here and usual in (None, calls[r])), None)
     odd = _track(waits, rank, group)
@@ -226,7 +225,7 @@ def divergence(graph: WaitGraph) -> Root | None:
             if track.calls:
                 tracks.setdefault(group, {})[rank] = track
     for group, of in tracks.items():
-        at = _first_difference(of)
+        at = first_difference(of)
         if at is not None:
             calls = {rank: call for rank, t in of.items() if (call := t.at(at)) is not None}
             found.append((max(t.enqueued for t in of.values()) - at, group, at, calls))
@@ -243,7 +242,7 @@ def divergence(graph: WaitGraph) -> Root | None:
     return mismatch(waits, op)
 
 
-def _first_difference(tracks: dict[int, Track]) -> int | None:
+def first_difference(tracks: Mapping[int, Track]) -> int | None:
     """Smallest sequence number at which two tracks disagree. Equal tracks are one object."""
     distinct = list({(track.first, id(track.calls)): track for track in tracks.values()}.values())
     if len(distinct) < 2:
@@ -329,9 +328,8 @@ def _place(op: Op) -> str:
     return f"#{op.seq} on {op.group.label}"
 
 
-def table(calls: object) -> str:
+def table(calls: Mapping[int, Call]) -> str:
     """`rank 0 all_reduce 100x16 float, ranks 1-3 all_reduce 200x16 float`."""
-    assert isinstance(calls, dict)
     groups: dict[Call, list[int]] = {}
     for rank, call in sorted(calls.items()):
         groups.setdefault(call, []).append(rank)
