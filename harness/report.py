@@ -4,6 +4,7 @@ The card has at most `CARD_LINES` lines of at most `CARD_WIDTH` columns at any n
 no ANSI. `incident_json` and `report_json` follow the schemas in harness/schemas (version 1).
 """
 
+import re
 from datetime import datetime, timedelta, timezone
 from textwrap import wrap
 from typing import Any
@@ -132,6 +133,8 @@ def _steps(count: int) -> str:
 
 def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
+    if len(verdict.first_failing) > 1:
+        what = re.sub(r"^(is|was|has|waits)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what
     place = coordinates_text(verdict.coordinates)
@@ -155,6 +158,7 @@ def _what(verdict: Verdict) -> str:
             return _WHAT.get(other, other.replace("_", " "))
 
 
+_PLURAL = {"is": "are", "was": "were", "has": "have", "waits": "wait"}
 _WHAT = {
     "exception_hidden_by_cleanup": "raised, and its clean-up hid it",
     "deterministic_failure": "failed alike at start-up",

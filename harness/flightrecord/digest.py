@@ -57,13 +57,16 @@ class Digest(TypedDict):
 class _Group:
     """The collectives of one group, as the entries go by."""
 
-    __slots__ = ("batches", "completed", "enqueued", "first", "ids", "marked", "open", "p2p")
+    __slots__ = (
+        "batches", "completed", "done", "enqueued", "first", "ids", "marked", "open", "p2p",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.first = -1
         self.ids = array("I")
         self.enqueued = -1
         self.completed = -1
+        self.done = False  # something of it is
         self.open: list[tuple[int, int, int, int]] = []  # record, seq, call, position in entries
         self.p2p: list[tuple[int, int, int, int, int, bool]] = []  # ..., peer, is a send
         self.batches: dict[int, bool] = {}  # p2p seq of a coalesced batch -> whether it is open
@@ -141,7 +144,7 @@ def _digest(dump: dict[str, Any]) -> Digest:
         raise Unreadable("none of its entries has the fields of a flight record")
     records = [record for record in (_record(entries, 0), _record(entries, -1)) if record >= 0]
     whole = bool(records) and records[0] == 0 and records[-1] == len(entries) - 1
-    scan.from_status(dump, only_active=not scan.any_done and not whole)
+    scan.from_status(dump, only_active=scan.only_active() and not whole)
     return Digest(
         version=str(dump["version"]),
         gloo=scan.gloo,
@@ -170,7 +173,6 @@ class _Scan:
         self.config = _config(dump)
         self.local_ids: dict[str, int] = {}  # process-local pg_id -> group
         self.gloo = False
-        self.any_done = False
         self.status_seen = False
 
     def group(self, name: str, desc: str) -> int:
@@ -184,25 +186,40 @@ class _Scan:
         """Take all entries in; returns how many make no sense."""
         numbers: dict[Any, int] = {}
         by_name: dict[Any, int] = {}
+        groups, program = self.groups, self.program
         skipped = 0
         for at, entry in enumerate(entries):
             try:
-                process_group = entry["process_group"]
                 name = entry["profiling_name"]
                 sizes = entry["input_sizes"]
                 dtypes = entry["input_dtypes"]
-                key = (name, dtypes[0] if len(dtypes) == 1 else tuple(dtypes), *sizes[0]) if (
-                    len(sizes) == 1
-                ) else (name, str(sizes), str(dtypes))  # fmt: skip
+                if len(sizes) == 1 == len(dtypes):
+                    key = (name, dtypes[0], *sizes[0])
+                else:
+                    key = (name, str(sizes), str(dtypes))
                 call = numbers.get(key)
                 if call is None:
                     call = numbers[key] = self.calls.number(name, sizes, dtypes)
+                process_group = entry["process_group"]
                 if type(process_group) is list:
                     process_group = tuple(process_group)
                 where = by_name.get(process_group)
                 if where is None:
                     where = by_name[process_group] = self.new_group(entry, process_group)
-                self.take(at, entry, name, where, call)
+                # Nearly all entries: a collective like the one before it, and done.
+                group = groups[where]
+                if (
+                    entry["state"] == "completed"
+                    and entry["collective_seq_id"] == group.enqueued + 1
+                    and group.ids
+                    and not entry.get("is_p2p")
+                    and not group.open
+                ):
+                    group.ids.append(call)
+                    group.enqueued = group.completed = group.enqueued + 1
+                    program.append((where, call))
+                else:
+                    self.take(at, entry, name, where, call)
             except (KeyError, TypeError, ValueError, IndexError, AttributeError):
                 skipped += 1
         return skipped
@@ -222,13 +239,13 @@ class _Scan:
             done = entry["retired"]
         else:
             done = entry["state"] == "completed" or bool(entry.get("time_discovered_completed_ns"))
-        if done:
-            self.any_done = True
         record = entry["record_id"]
         if entry.get("is_p2p") or (name.startswith(("nccl:send", "nccl:recv"))):
             self.point_to_point(at, entry, name, where, call, done)
             return
         seq = entry["collective_seq_id"]
+        if done:
+            group.done = True
         group.put(seq, call, self.calls.merge)
         group.enqueued = max(group.enqueued, seq)
         self.program.append((where, call))
@@ -248,6 +265,8 @@ class _Scan:
     ) -> None:
         group = self.groups[where]
         seq = entry.get("p2p_seq_id") or 0
+        if done:
+            group.done = True
         if name.endswith("coalesced"):
             group.batches[seq] = not done
             group.marked = entry["record_id"]
@@ -348,7 +367,11 @@ class _Scan:
         is not there any more has been left out because it was done."""
         if seq in group.batches:
             return not group.batches[seq]
-        return record < group.marked or (batch >= 0 and not self.any_done)
+        return record < group.marked or (batch >= 0 and self.only_active())
+
+    def only_active(self) -> bool:
+        """Whether nothing on record is done: what is may have been left out."""
+        return not any(group.done for group in self.groups)
 
 
 def _config(dump: dict[str, Any]) -> dict[str, tuple[str, str]]:

@@ -129,8 +129,7 @@ def _outside(graph: WaitGraph, rank: int, asked: Sequence[Op]) -> Root:
     """It waits for nobody and others wait for it."""
     op = min(asked, key=lambda op: (-len(op.waiters), op.onset_ns, op.seq))
     wait = graph.waits.ranks.get(rank)
-    waiting = ranks_name(sorted({r for op in asked for r in op.waiters}))
-    lacks = f"{waiting} wait{'s' if ' ' not in waiting or waiting.startswith('rank ') else ''}"
+    lacks = f"{ranks_name(op.waiters)} wait{'s' if len(op.waiters) == 1 else ''}"
     if op.creation:
         return Root(
             verdict="group_mismatch", ranks=(rank,),
