@@ -40,6 +40,8 @@ class Op:
     calls: Mapping[int, Call] = field(default_factory=dict)
     usual: Call | None = None
     tied: bool = False
+    weak: bool = False
+    """What it lacks is a guess: the records do not reach back to the first operation."""
 
     @property
     def lacks(self) -> tuple[int, ...]:
@@ -64,6 +66,7 @@ class Members:
         self._waits = waits
         self._known: dict[tuple[str, str], set[int]] = {}
         self.told: dict[tuple[str, str], list[Group]] = {}
+        self._guessed: dict[tuple[str, str], tuple[int, ...]] = {}
         self.carries_p2p: set[tuple[str, str]] = set()
         for rank, wait in waits.ranks.items():
             for group in wait.tracks:
@@ -76,12 +79,26 @@ class Members:
                     self.carries_p2p.add((op.group.name, op.group.desc))
 
     def of(self, group: Group) -> tuple[int, ...]:
-        """Global ranks. Of a group that nobody declares, those that have used it."""
+        """Global ranks. Of a group that nobody declares, those that have used it, and those that
+        may be in it: a rank is in one group of a role, and groups of a role are of one size."""
         if group.ranks is not None:
             return group.ranks
         if group.desc == WORLD or group.name == "0":
             return tuple(range(self._waits.world_size))
-        return tuple(sorted(self._known.get((group.name, group.desc), ())))
+        key = (group.name, group.desc)
+        if key not in self._guessed:
+            self._guessed[key] = self._guess(key)
+        return self._guessed[key]
+
+    def _guess(self, key: tuple[str, str]) -> tuple[int, ...]:
+        known = self._known.get(key, set())
+        siblings = [ranks for other, ranks in self._known.items() if other[1] == key[1]]
+        placed = set().union(*siblings)
+        free = self._waits.ranks.keys() - placed
+        lacks = max(len(ranks) for ranks in siblings) - len(known) if len(siblings) > 1 else len(free)
+        if lacks <= 0 or key[1] in ("", "undefined"):
+            return tuple(sorted(known))
+        return tuple(sorted(known | (free if len(free) <= lacks else set())))
 
     def track(self, rank: int, group: Group) -> Track | None:
         """What `rank` recorded of `group`, which it may know without its members."""
@@ -203,21 +220,22 @@ def _pending_at(wait: RankWait, group: Group, seq: int) -> Pending | None:
 def _point_to_point(waits: Waits, wait: RankWait, op: Pending) -> Op:
     """The other end has called its part, or not; or it stands in something earlier."""
     missing, behind, silent, finished = [], [], [], []
-    ordinal = sum(1 for other in _same_way(wait, op) if other is not op and other.created_ns <= op.created_ns)
+    counted = True
     for peer in op.peers:
         other = waits.ranks.get(peer)
         if other is None:
             silent.append(peer)
             continue
         theirs = _other_end(other, wait.rank, op)
-        posted = _posted_enough(wait, other, op)
-        if posted is None:
-            posted = len(theirs) > ordinal
-        if not posted:
+        at = _ordinal(wait, other, op, theirs)
+        if at is None:
+            counted = False
+            at = _place(_same_way(wait, op), op)  # what both have pending began alike
+        if at >= len(theirs):
             missing.append(peer)
-        elif len(theirs) <= ordinal:
+        elif at < 0:
             finished.append(peer)
-        elif not _stands_in(other, theirs[ordinal]):
+        elif not _stands_in(other, theirs[at]):
             behind.append(peer)
     if len(op.peers) > 1 and (finished or len(missing) + len(behind) + len(silent) < len(op.peers)):
         missing, behind, silent = [], [], []  # from anybody: one that has sent is enough
@@ -232,6 +250,7 @@ def _point_to_point(waits: Waits, wait: RankWait, op: Pending) -> Op:
         behind=tuple(behind),
         silent=tuple(silent),
         finished=tuple(finished),
+        weak=not counted,
     )
 
 
@@ -254,13 +273,23 @@ def _other_end(other: RankWait, rank: int, op: Pending) -> list[Pending]:
     ]
 
 
-def _posted_enough(wait: RankWait, other: RankWait, op: Pending) -> bool | None:
-    """By counting from the first operation on; None where a record does not reach back."""
+def _ordinal(
+    wait: RankWait, other: RankWait, op: Pending, theirs: Sequence[Pending]
+) -> int | None:
+    """Place in `theirs` of the other end of `op`, by counting from the first operation on: negative
+    when it is done, too large when it has not been called; None where a record does not reach
+    back."""
     if wait.posted is None or other.posted is None or len(op.peers) != 1:
         return None
-    mine = wait.posted.get((op.peers[0], op.send, op.group.name), 0)
-    after = sum(1 for later in _same_way(wait, op) if later.created_ns > op.created_ns)
-    return other.posted.get((wait.rank, not op.send, op.group.name), 0) >= mine - after
+    way = _same_way(wait, op)
+    later = len(way) - 1 - _place(way, op)
+    mine = wait.posted.get((op.peers[0], op.send, op.group.name), 0) - later
+    called = other.posted.get((wait.rank, not op.send, op.group.name), 0)
+    return mine - 1 - (called - len(theirs))
+
+
+def _place(way: Sequence[Pending], op: Pending) -> int:
+    return next(at for at, one in enumerate(way) if one is op)
 
 
 def _stands_in(wait: RankWait, op: Pending) -> bool:
@@ -293,11 +322,17 @@ def _creation(waits: Waits, creation: Creation) -> Op:
     )
 
 
-def edges(graph: WaitGraph) -> Sequence[Sequence[int]]:
-    """Adjacency: nodes `0 .. world_size - 1` are ranks, the following ones are `graph.ops`."""
+def edges(graph: WaitGraph, *, guesses: bool = True) -> Sequence[Sequence[int]]:
+    """Adjacency: nodes `0 .. world_size - 1` are ranks, the following ones are `graph.ops`.
+
+    `guesses` False leaves out what only weak operations lack.
+    """
     world = graph.waits.world_size
     out: list[list[int]] = [
         [world + at for at in graph.stands.get(rank, ())] for rank in range(world)
     ]
-    out.extend([rank for rank in op.lacks if rank < world] for op in graph.ops)
+    out.extend(
+        [rank for rank in op.lacks if rank < world and (guesses or not op.weak)]
+        for op in graph.ops
+    )
     return out

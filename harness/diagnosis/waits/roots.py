@@ -2,7 +2,7 @@
 its class and cause in words."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.diagnosis.waits import stuck
 from harness.diagnosis.waits.compare import follows, how_it_differs, odd_by_replicas, odd_ones
@@ -41,23 +41,50 @@ class Root:
 
 def find_roots(graph: WaitGraph) -> list[Root]:
     """All beginnings, those with more ranks that wait for them first."""
-    out = edges(graph)
     world = graph.waits.world_size
     wanted: dict[int, list[Op]] = {}
     for op in graph.ops:
         for rank in op.lacks:
             wanted.setdefault(rank, []).append(op)
     roots: list[Root] = []
-    for component in components(out):
-        inside = set(component)
-        if any(target not in inside for node in component for target in out[node]):
-            continue
+    for component in _sinks(edges(graph)):
         ranks = sorted(node for node in component if node < world)
         ops = [graph.ops[node - world] for node in component if node >= world]
-        root = _root(graph, ranks, ops, wanted)
-        if root is not None:
-            roots.append(root)
+        roots += _unguessed(graph, set(component), ops, wanted) or [
+            root for root in [_root(graph, ranks, ops, wanted)] if root is not None
+        ]
     return _without_echoes(roots, wanted)
+
+
+def _sinks(out: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Components that lead nowhere else."""
+    found = []
+    for component in components(out):
+        inside = set(component)
+        if all(target in inside for node in component for target in out[node]):
+            found.append(component)
+    return found
+
+
+def _unguessed(
+    graph: WaitGraph, inside: set[int], ops: list[Op], wanted: dict[int, list[Op]]
+) -> list[Root]:
+    """Of a circle over several groups that only guesses close, what remains without them: ranks
+    that others of it wait for and whose own operation lacks nobody for certain."""
+    if len(ops) < 2 or any(op.differ for op in ops) or all(op.p2p for op in ops):
+        return []
+    if not any(op.weak for op in ops):
+        return []
+    world = graph.waits.world_size
+    found = []
+    for component in _sinks(edges(graph, guesses=False)):
+        if len(component) > 1 or component[0] not in inside or component[0] < world:
+            continue
+        op = graph.ops[component[0] - world]
+        root = _stalled(graph, replace(op, missing=(), behind=(), members=op.waiters))
+        if root is not None and any(rank in wanted for rank in root.ranks):
+            found.append(root)
+    return found
 
 
 def _root(
@@ -93,6 +120,15 @@ def _stalled(graph: WaitGraph, op: Op) -> Root | None:
     stuck_ranks = tuple(sorted({*op.waiters, *(op.members if op.p2p else ())} - set(op.finished)))
     if not stuck_ranks:
         return None
+    if op.p2p and stuck_ranks == op.waiters and not op.finished:
+        cause = (
+            f"{what(op)} does not finish on {ranks_name(stuck_ranks)}, and all else that waits does"
+            " so for it: the device or its link there"
+        )
+        return Root(
+            verdict="network_stall", ranks=stuck_ranks, cause=cause, confidence="likely",
+            onset_ns=op.onset_ns, op=op, where=_where(graph.waits, stuck_ranks),
+        )  # fmt: skip
     if op.finished:
         who = ranks_name(op.finished)
         cause = (
@@ -200,10 +236,10 @@ def _how(
     if other is None or (reference := _track(waits, other, group)) is None:
         assert isinstance(usual, Call)  # only groups of the same role show what is usual
         reference = Track(first=seq, calls=(usual,))
-    expected = reference.at(seq)
-    if expected is not None and usual is not None and follows(odd, expected, here, seq):
+    how = how_it_differs(odd, reference, seq)
+    if how in ("op", "shape") and usual is not None and follows(odd, usual, here, seq):
         return "skipped"
-    return how_it_differs(odd, reference, seq)
+    return how
 
 
 def _track(waits: Waits, rank: int, group: Group) -> Track | None:
@@ -319,7 +355,7 @@ def what(op: Op) -> str:
     if op.creation:
         return f"new_group of {ranks_name(op.members)}"
     if op.p2p:
-        return f"{op.call.op} between {ranks_name(op.members)} on {op.group.label}"
+        return f"{op.call.op} #{op.seq} on {op.group.label}"
     return f"{op.call.op} #{op.seq} on {op.group.label}"
 
 

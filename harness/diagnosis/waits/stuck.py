@@ -31,7 +31,7 @@ def classify(wait: RankWait, op: Op) -> Judged:
     known = _by_process(wait) or _by_stack(wait)
     if known is not None:
         return known
-    if not wait.tracks and wait.whole:
+    if wait.whole and not wait.tracks and not wait.program:
         return Judged(
             verdict="stuck_before_first_collective",
             words="it has recorded no operation at all",
