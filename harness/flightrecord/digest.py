@@ -36,6 +36,7 @@ class Digest(TypedDict):
     version: str
     gloo: bool
     whole: bool
+    cut: bool
     groups: list[tuple[str, str, str]]
     """Name, role, and the list of its ranks as the dump writes it, empty where it does not."""
     calls: list[tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]]
@@ -144,15 +145,18 @@ def _digest(dump: dict[str, Any]) -> Digest:
         raise Unreadable("none of its entries has the fields of a flight record")
     records = [record for record in (_record(entries, 0), _record(entries, -1)) if record >= 0]
     whole = bool(records) and records[0] == 0 and records[-1] == len(entries) - 1
-    scan.from_status(dump, only_active=scan.only_active() and not whole)
+    only_active = scan.only_active() and not whole
+    scan.from_status(dump, only_active=only_active)
+    pending = scan.pending_rows(entries)
     return Digest(
         version=str(dump["version"]),
         gloo=scan.gloo,
         whole=whole or (not entries and not scan.status_seen),
+        cut=scan.first_open == 0 and not whole,
         groups=scan.group_rows(),
         calls=scan.calls.table,
         tracks=scan.track_rows(),
-        pending=scan.pending_rows(entries),
+        pending=pending,
         posted=[(*key, count) for key, count in scan.posted.items()] if whole else [],
         program=list(scan.program),
         last_where=_where(entries[-1]) if entries else None,
@@ -174,6 +178,7 @@ class _Scan:
         self.local_ids: dict[str, int] = {}  # process-local pg_id -> group
         self.gloo = False
         self.status_seen = False
+        self.first_open = -1  # position of the first pending entry
 
     def group(self, name: str, desc: str) -> int:
         at = self.keys.get((name, desc))
@@ -355,7 +360,7 @@ class _Scan:
                     continue
                 rows.append((record, where, seq, call, at, peer, send, batch))
         rows.sort()
-        head = rows[0][4] if rows else -1
+        head = self.first_open = rows[0][4] if rows else -1
         return [
             (where, seq, call, _ns(entries[at]), peer, send, batch,
              _where(entries[at]) if at == head else None)

@@ -45,6 +45,7 @@ class Translator:
             tracks=tracks,
             posted=_posted(groups, digest),
             whole=digest["whole"],
+            cut=digest["cut"],
             program=self._program(groups, calls, digest["program"]),
             last_where=_line(digest["last_where"]),
             evidence=EvidenceRef(

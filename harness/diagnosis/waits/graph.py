@@ -279,13 +279,25 @@ def _ordinal(
     """Place in `theirs` of the other end of `op`, by counting from the first operation on: negative
     when it is done, too large when it has not been called; None where a record does not reach
     back."""
-    if wait.posted is None or other.posted is None or len(op.peers) != 1:
+    if len(op.peers) != 1:
         return None
+    if wait.posted is None or other.posted is None:
+        return _by_seq(op, theirs)
     way = _same_way(wait, op)
     later = len(way) - 1 - _place(way, op)
     mine = wait.posted.get((op.peers[0], op.send, op.group.name), 0) - later
     called = other.posted.get((wait.rank, not op.send, op.group.name), 0)
     return mine - 1 - (called - len(theirs))
+
+
+def _by_seq(op: Pending, theirs: Sequence[Pending]) -> int | None:
+    """In a group of two, every operation counts on both sides alike."""
+    alone = op.batch < 0 and all(one.batch < 0 for one in theirs)
+    if not alone or len(op.group.ranks or ()) != 2:
+        return None
+    if theirs and theirs[0].seq > op.seq:
+        return -1
+    return next((at for at, one in enumerate(theirs) if one.seq == op.seq), len(theirs))
 
 
 def _place(way: Sequence[Pending], op: Pending) -> int:

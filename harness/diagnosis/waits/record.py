@@ -112,6 +112,8 @@ class RankWait:
     posted: Mapping[P2pKey, int] | None = None
     whole: bool = False
     """The record holds everything since the start."""
+    cut: bool = False
+    """It begins amid operations that are pending: what the rank stands in may be older."""
     program: tuple[tuple[str, Call], ...] = ()
     last_where: Where | None = None
     """The user's line of its last call."""

@@ -35,6 +35,8 @@ class Root:
     op: Op
     where: Where | None = None
     tied: bool = False
+    cut: bool = False
+    """The records of its ranks may lack what they stand in."""
     calls: tuple[tuple[int, Call], ...] = ()
     """What ranks called at the place of `op`, when that is what went wrong."""
 
@@ -105,10 +107,13 @@ def _root(
 
 def _without_echoes(roots: list[Root], wanted: dict[int, list[Op]]) -> list[Root]:
     """Without operations that nobody else waits for and that finished elsewhere, when there is
-    a beginning that others do wait for: their last news just had not come in."""
+    a beginning that others do wait for: their last news just had not come in. And without those
+    whose ranks may stand in something older, when there is a better one."""
     awaited = [r for r in roots if any(rank in wanted for rank in r.ranks)]
     if awaited:
         roots = [r for r in roots if r in awaited or not r.op.finished]
+    if any(not root.cut for root in roots):
+        roots = [root for root in roots if not root.cut]
     return sorted(roots, key=lambda root: (root.onset_ns or 0, root.ranks))
 
 
@@ -146,6 +151,7 @@ def _stalled(graph: WaitGraph, op: Op) -> Root | None:
     return Root(
         verdict="network_stall", ranks=stuck_ranks, cause=cause, confidence="possible",
         onset_ns=op.onset_ns, op=op, tied=len(stuck_ranks) > 1,
+        cut=any(wait.cut for r in op.waiters if (wait := graph.waits.ranks.get(r)) is not None),
         where=_where(graph.waits, stuck_ranks),
     )  # fmt: skip
 
@@ -321,7 +327,8 @@ def _deadlock(ranks: list[int], ops: list[Op]) -> Root:
     cause = f"{ranks_name(ranks)} wait for each other: {', '.join(sorted(parts)[:6])}"
     op = min(ops, key=lambda op: op.onset_ns)
     return Root(
-        verdict="p2p_deadlock", ranks=tuple(ranks), cause=cause, confidence="proven",
+        verdict="p2p_deadlock", ranks=tuple(ranks), cause=cause,
+        confidence="possible" if any(op.weak for op in ops) else "proven",
         onset_ns=op.onset_ns, op=op,
     )  # fmt: skip
 
