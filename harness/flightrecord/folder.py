@@ -1,14 +1,14 @@
 """A directory of dumps: which file is whose, what is there and what is not."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.diagnosis.waits.record import Group, RankWait, Waits
 from harness.errors import UsageError
 from harness.flightrecord.digest import Digest
-from harness.flightrecord.readers import read_all
+from harness.flightrecord.readers import Answer, read_all
 from harness.flightrecord.untrusted import is_newer
 from harness.flightrecord.waits import MOST_RANKS, Translator
 
@@ -29,7 +29,6 @@ class Note:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     waits: Waits
-    files: int
     notes: tuple[Note, ...]
 
 
@@ -46,18 +45,23 @@ def rank_in_name(name: str) -> int | None:
 
 def read(folder: Path) -> Reading:
     """All dumps directly in `folder`. Raises UsageError when there are none to read."""
-    paths = _files(folder)
-    ranks = _Ranks()
-    for path, digest, why in read_all(paths):
-        ranks.take(path, digest, why)
-    if not ranks.waits:
-        notes = "; ".join(f"{note.file}: {note.why}" for note in ranks.notes[:3])
-        more = f" and {len(ranks.notes) - 3} more" if len(ranks.notes) > 3 else ""
+    reading = collect(read_all(_files(folder)))
+    if not reading.waits.ranks:
+        notes = "; ".join(f"{note.file}: {note.why}" for note in reading.notes[:3])
+        more = f" and {len(reading.notes) - 3} more" if len(reading.notes) > 3 else ""
         raise UsageError(
             f"no flight record in {folder} can be read: {notes}{more}",
             help="give the directory with one dump per rank, pickles or JSON",
         )
-    return ranks.reading(len(paths))
+    return reading
+
+
+def collect(answers: Iterable[Answer]) -> Reading:
+    """What the readers' answers amount to."""
+    ranks = _Ranks()
+    for path, digest, why in answers:
+        ranks.take(path, digest, why)
+    return ranks.reading()
 
 
 def _files(folder: Path) -> list[Path]:
@@ -124,14 +128,13 @@ class _Ranks:
     def _note(self, path: Path, rank: int | None, why: str) -> None:
         self.notes.append(Note(file=path.name, rank=rank, why=why))
 
-    def reading(self, files: int) -> Reading:
+    def reading(self) -> Reading:
         return Reading(
             waits=Waits(
                 world_size=world_size(self.waits, self._unreadable),
                 ranks=dict(sorted(self.waits.items())),
                 unreadable=frozenset(self._unreadable - self.waits.keys()),
             ),
-            files=files,
             notes=tuple(sorted(self.notes, key=lambda note: (note.file, note.why))),
         )
 

@@ -42,6 +42,8 @@ class Op:
     tied: bool = False
     weak: bool = False
     """What it lacks is a guess: the records do not reach back to the first operation."""
+    surplus: bool = False
+    """Its rank has more of the kind pending than the other end: the oldest may be done there."""
 
     @property
     def lacks(self) -> tuple[int, ...]:
@@ -220,7 +222,7 @@ def _pending_at(wait: RankWait, group: Group, seq: int) -> Pending | None:
 def _point_to_point(waits: Waits, wait: RankWait, op: Pending) -> Op:
     """The other end has called its part, or not; or it stands in something earlier."""
     missing, behind, silent, finished = [], [], [], []
-    counted = True
+    counted, surplus = True, False
     for peer in op.peers:
         other = waits.ranks.get(peer)
         if other is None:
@@ -230,7 +232,9 @@ def _point_to_point(waits: Waits, wait: RankWait, op: Pending) -> Op:
         at = _ordinal(wait, other, op, theirs)
         if at is None:
             counted = False
-            at = _place(_same_way(wait, op), op)  # what both have pending began alike
+            way = _same_way(wait, op)
+            surplus = len(way) > len(theirs)
+            at = _place(way, op)  # what both have pending began alike
         if at >= len(theirs):
             missing.append(peer)
         elif at < 0:
@@ -251,6 +255,7 @@ def _point_to_point(waits: Waits, wait: RankWait, op: Pending) -> Op:
         silent=tuple(silent),
         finished=tuple(finished),
         weak=not counted,
+        surplus=surplus,
     )
 
 

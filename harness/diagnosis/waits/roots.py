@@ -35,8 +35,8 @@ class Root:
     op: Op
     where: Where | None = None
     tied: bool = False
-    cut: bool = False
-    """The records of its ranks may lack what they stand in."""
+    doubtful: bool = False
+    """The records of its ranks may lack what they stand in, or how far the other end is."""
     calls: tuple[tuple[int, Call], ...] = ()
     """What ranks called at the place of `op`, when that is what went wrong."""
 
@@ -73,20 +73,35 @@ def _unguessed(
 ) -> list[Root]:
     """Of a circle over several groups that only guesses close, what remains without them: ranks
     that others of it wait for and whose own operation lacks nobody for certain."""
-    if len(ops) < 2 or any(op.differ for op in ops) or all(op.p2p for op in ops):
+    if len(ops) < 2 or any(op.differ for op in ops) or not any(op.weak for op in ops):
         return []
-    if not any(op.weak for op in ops):
-        return []
+    if all(op.p2p for op in ops):
+        return _surplus(graph, ops)
     world = graph.waits.world_size
     found = []
     for component in _sinks(edges(graph, guesses=False)):
         if len(component) > 1 or component[0] not in inside or component[0] < world:
             continue
         op = graph.ops[component[0] - world]
-        root = _stalled(graph, replace(op, missing=(), behind=(), members=op.waiters))
+        root = _alone(graph, op)
         if root is not None and any(rank in wanted for rank in root.ranks):
             found.append(root)
-    return found
+    return [root for root in found if root.op.surplus] or found
+
+
+def _alone(graph: WaitGraph, op: Op) -> Root | None:
+    """What remains of `op` when what it lacks was guessed wrong."""
+    return _stalled(graph, replace(op, missing=(), behind=(), members=op.waiters))
+
+
+def _surplus(graph: WaitGraph, ops: list[Op]) -> list[Root]:
+    """Of ranks that seem to wait for each other by point-to-point alone: the one that has more
+    pending than its peer, which has finished the oldest of them then."""
+    odd = [op for op in ops if op.surplus and op.behind]
+    if len(odd) != 1:
+        return []
+    root = _alone(graph, odd[0])
+    return [] if root is None else [root]
 
 
 def _root(
@@ -112,8 +127,8 @@ def _without_echoes(roots: list[Root], wanted: dict[int, list[Op]]) -> list[Root
     awaited = [r for r in roots if any(rank in wanted for rank in r.ranks)]
     if awaited:
         roots = [r for r in roots if r in awaited or not r.op.finished]
-    if any(not root.cut for root in roots):
-        roots = [root for root in roots if not root.cut]
+    if any(not root.doubtful for root in roots):
+        roots = [root for root in roots if not root.doubtful]
     return sorted(roots, key=lambda root: (root.onset_ns or 0, root.ranks))
 
 
@@ -125,7 +140,7 @@ def _stalled(graph: WaitGraph, op: Op) -> Root | None:
     stuck_ranks = tuple(sorted({*op.waiters, *(op.members if op.p2p else ())} - set(op.finished)))
     if not stuck_ranks:
         return None
-    if op.p2p and stuck_ranks == op.waiters and not op.finished:
+    if op.weak and stuck_ranks == op.waiters and not op.finished:
         cause = (
             f"{what(op)} does not finish on {ranks_name(stuck_ranks)}, and all else that waits does"
             " so for it: the device or its link there"
@@ -151,9 +166,13 @@ def _stalled(graph: WaitGraph, op: Op) -> Root | None:
     return Root(
         verdict="network_stall", ranks=stuck_ranks, cause=cause, confidence="possible",
         onset_ns=op.onset_ns, op=op, tied=len(stuck_ranks) > 1,
-        cut=any(wait.cut for r in op.waiters if (wait := graph.waits.ranks.get(r)) is not None),
+        doubtful=op.weak or _cut(graph, op),
         where=_where(graph.waits, stuck_ranks),
     )  # fmt: skip
+
+
+def _cut(graph: WaitGraph, op: Op) -> bool:
+    return any(graph.waits.ranks[rank].cut for rank in op.waiters)
 
 
 def _where(waits: Waits, ranks: Iterable[int]) -> Where | None:
