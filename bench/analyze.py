@@ -45,7 +45,11 @@ def stacks() -> list[list[dict[str, Any]]]:
     """Distinct stacks of a model's layers, as records hold them."""
     return [
         [
-            {"name": f"layer{at}_frame{depth}", "filename": f"/opt/train/model_{depth}.py", "line": at}
+            {
+                "name": f"layer{at}_frame{depth}",
+                "filename": f"/opt/train/model_{depth}.py",
+                "line": at,
+            }
             for depth in range(12)
         ]
         for at in range(STACKS)
@@ -126,7 +130,10 @@ def measure(command: Sequence[str], name: Any) -> Cost:
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            command,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         peak = 0
         watched = psutil.Process(process.pid)

@@ -9,22 +9,11 @@ from array import array
 from collections import deque
 from typing import Any, TypedDict
 
+from harness.collectives import same_input
 from harness.flightrecord.untrusted import Unreadable
 
 PROGRAM = 512
 """Calls of the recent program that are kept."""
-
-_SAME_INPUT = frozenset(
-    {
-        "all_reduce", "all_reduce_coalesced", "allreduce", "allreduce_coalesced",
-        "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base",
-        "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced",
-        "allgather_into_tensor_coalesced",
-    }
-)  # fmt: skip
-"""Operations whose inputs are alike on all members. Those of gather, scatter and all-to-all need
-not be, nor, with NCCL, those of the list forms of all-gather and reduce-scatter."""
-_SAME_INPUT_GLOO = frozenset({"all_gather", "reduce_scatter", "allgather"})
 
 _P2P = re.compile(r"(send|recv)\D*(\d+)\s*(?:->|<-)\s*(\d+)")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/torch/|^<|^\?\?")
@@ -100,10 +89,10 @@ class _Calls:
         self._merged: dict[tuple[int, int], int] = {}
 
     def number(self, name: str, sizes: Any, dtypes: Any) -> int:
-        backend, _, op = name.rpartition(":")
+        op = name.rpartition(":")[2]
         if op.startswith(("send ", "recv ")):
             op = op[:4]  # the peer is told elsewhere
-        same = op in _SAME_INPUT or (backend == "gloo" and op in _SAME_INPUT_GLOO)
+        same = same_input(name)
         shapes = tuple(tuple(int(n) for n in shape) for shape in sizes or ()) if same else ()
         kinds = tuple(str(kind) for kind in dtypes or ()) if same else ()
         return self._add((op, shapes, kinds))
@@ -120,7 +109,10 @@ class _Calls:
         if first == 0 or second == 0:
             return first or second
         if (first, second) not in self._merged:
-            (op, sizes, dtypes), (other, more, kinds) = self.table[first - 1], self.table[second - 1]
+            (op, sizes, dtypes), (other, more, kinds) = (
+                self.table[first - 1],
+                self.table[second - 1],
+            )
             if other == "coalesced" or op == "coalesced":
                 self._merged[first, second] = second if op == "coalesced" else first
             else:
@@ -310,7 +302,9 @@ class _Scan:
                 group.completed = max(group.completed, completed)
 
     def _local_groups(self, status: dict[Any, Any]) -> dict[Any, int]:
-        seen = {local: self.local_ids[str(local)] for local in status if str(local) in self.local_ids}
+        seen = {
+            local: self.local_ids[str(local)] for local in status if str(local) in self.local_ids
+        }
         try:
             locals_ = sorted(status, key=int)
             names = sorted(self.config, key=int)
@@ -387,7 +381,10 @@ def _config(dump: dict[str, Any]) -> dict[str, tuple[str, str]]:
         if name == "" or not isinstance(told, dict):
             continue
         ranks = told.get("ranks", "")
-        found[str(name)] = (str(told.get("desc", "")), ranks if isinstance(ranks, str) else str(ranks))
+        found[str(name)] = (
+            str(told.get("desc", "")),
+            ranks if isinstance(ranks, str) else str(ranks),
+        )
     return found
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import harness
 from harness.flightrecord.digest import Digest
 
 _CODE = """\
@@ -20,6 +19,7 @@ sys.path.insert(0, sys.argv[1])
 from harness.flightrecord.reader import main
 main()
 """
+_ROOT = Path(__file__).resolve().parents[2]
 _FILES_PER_READER = 32
 _MOST_READERS = 8
 
@@ -58,7 +58,7 @@ def _share(paths: Sequence[Path]) -> Iterator[Answer]:
     at = 0
     while at < len(paths):
         with subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _CODE, str(Path(harness.__file__).parents[1])],
+            [sys.executable, "-I", "-S", "-c", _CODE, str(_ROOT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -59,7 +59,7 @@ def _pickle(data: bytes) -> object:
     if data[:1] != b"\x80":
         raise Unreadable("not a flight record: neither a pickle nor JSON")
     # The buffer spares the unpickler a call into Python for every few bytes.
-    stream = io.BufferedReader(io.BytesIO(data), buffer_size=1 << 20)  # type: ignore[arg-type]
+    stream = io.BufferedReader(io.BytesIO(data), buffer_size=1 << 20)
     try:
         return _Plain(stream).load()
     except (Unreadable, MemoryError, RecursionError):
@@ -80,7 +80,7 @@ def _checked(value: object) -> dict[str, Any]:
         major, minor = (int(part) for part in str(text).split(".")[:2])
     except ValueError:
         raise Unreadable(f"its schema version is unknown: {str(text)[:40]!r}") from None
-    if not OLDEST <= (major, minor) or major > NEWEST[0]:
+    if (major, minor) < OLDEST or major > NEWEST[0]:
         raise Unreadable(f"its schema version is unknown: {text}")
     if not isinstance(value.get("entries", []), list):
         raise Unreadable("its entries are not a list")
@@ -93,5 +93,6 @@ def is_newer(version: str) -> bool:
 
 
 def _what(value: object) -> str:
-    names = {dict: "a dictionary without version and entries", list: "a list", str: "a text"}
-    return names.get(type(value), f"a value of type {type(value).__name__}")
+    if isinstance(value, dict):
+        return "a dictionary without version and entries"
+    return f"a value of type {type(value).__name__}"

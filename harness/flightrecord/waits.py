@@ -8,7 +8,6 @@ from harness.flightrecord.digest import Digest, Where
 from harness.incidents import EvidenceRef
 from harness.incidents import Where as UserLine
 
-
 MOST_RANKS = 1 << 20
 """A number above this is no rank, whatever says so."""
 

@@ -97,7 +97,9 @@ class Members:
         siblings = [ranks for other, ranks in self._known.items() if other[1] == key[1]]
         placed = set().union(*siblings)
         free = self._waits.ranks.keys() - placed
-        lacks = max(len(ranks) for ranks in siblings) - len(known) if len(siblings) > 1 else len(free)
+        lacks = (
+            max(len(ranks) for ranks in siblings) - len(known) if len(siblings) > 1 else len(free)
+        )
         if lacks <= 0 or key[1] in ("", "undefined"):
             return tuple(sorted(known))
         return tuple(sorted(known | (free if len(free) <= lacks else set())))
@@ -278,9 +280,7 @@ def _other_end(other: RankWait, rank: int, op: Pending) -> list[Pending]:
     ]
 
 
-def _ordinal(
-    wait: RankWait, other: RankWait, op: Pending, theirs: Sequence[Pending]
-) -> int | None:
+def _ordinal(wait: RankWait, other: RankWait, op: Pending, theirs: Sequence[Pending]) -> int | None:
     """Place in `theirs` of the other end of `op`, by counting from the first operation on: negative
     when it is done, too large when it has not been called; None where a record does not reach
     back."""
@@ -349,7 +349,6 @@ def edges(graph: WaitGraph, *, guesses: bool = True) -> Sequence[Sequence[int]]:
         [world + at for at in graph.stands.get(rank, ())] for rank in range(world)
     ]
     out.extend(
-        [rank for rank in op.lacks if rank < world and (guesses or not op.weak)]
-        for op in graph.ops
+        [rank for rank in op.lacks if rank < world and (guesses or not op.weak)] for op in graph.ops
     )
     return out

@@ -5,8 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.diagnosis.waits import stuck
-from harness.diagnosis.waits.compare import follows, how_it_differs, odd_by_replicas, odd_ones
-from harness.diagnosis.waits.compare import strange_step
+from harness.diagnosis.waits.compare import (
+    follows,
+    how_it_differs,
+    odd_by_replicas,
+    odd_ones,
+    strange_step,
+)
 from harness.diagnosis.waits.graph import Op, WaitGraph, edges
 from harness.diagnosis.waits.record import Call, Group, Track, Waits
 from harness.diagnosis.waits.scc import components
@@ -342,7 +347,9 @@ def _cut_short(one: Track, other: Track, seq: int) -> bool:
 
 def _deadlock(ranks: list[int], ops: list[Op]) -> Root:
     """All of them wait for each other with point-to-point operations."""
-    parts = [f"rank {op.waiters[0]} in {op.call.op} with {ranks_name(op.members[1:])}" for op in ops]
+    parts = [
+        f"rank {op.waiters[0]} in {op.call.op} with {ranks_name(op.members[1:])}" for op in ops
+    ]
     cause = f"{ranks_name(ranks)} wait for each other: {', '.join(sorted(parts)[:6])}"
     op = min(ops, key=lambda op: op.onset_ns)
     return Root(
@@ -361,7 +368,9 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
     if 0 < len(strange) < len(ranks):
         odd = sorted(strange)
         before, after = strange[odd[0]]
-        cause = f"{around}; {ranks_name(odd)} came from {before} to {after}, which no other rank does"
+        cause = (
+            f"{around}; {ranks_name(odd)} came from {before} to {after}, which no other rank does"
+        )
         return Root(
             verdict="collective_mismatch", ranks=tuple(odd), cause=cause, confidence="likely",
             onset_ns=op.onset_ns, op=op, where=_where(graph.waits, odd),

@@ -69,9 +69,7 @@ def _by_stack(wait: RankWait) -> Judged | None:
         return Judged(verdict="dataloader_stuck", words=words, confidence="proven")
     if wait.doing is not None:
         words = f"its main thread is in {wait.doing.function}"
-        return Judged(
-            verdict="rank_stuck_outside_collective", words=words, confidence="proven"
-        )
+        return Judged(verdict="rank_stuck_outside_collective", words=words, confidence="proven")
     return None
 
 

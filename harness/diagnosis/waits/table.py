@@ -48,9 +48,7 @@ def _order(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdecimal() and len(name) < 18 else (1 << 62, name)
 
 
-def _state(
-    waits: Waits, members: Members, group: Group, of: Mapping[int, Track]
-) -> GroupState:
+def _state(waits: Waits, members: Members, group: Group, of: Mapping[int, Track]) -> GroupState:
     everybody = members.of(group)
     furthest = max(of.values(), key=lambda track: track.enqueued)
     recorded = [rank for rank in everybody if rank in waits.ranks]
@@ -76,4 +74,3 @@ def _state(
         differs_at=-1 if at is None else at,
         differing="" if at is None else table(calls),
     )
-
