@@ -160,12 +160,7 @@ def _distinct(known: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def world_size(waits: Mapping[int, RankWait], unreadable: set[int]) -> int:
-    """One more than the largest rank that any group or file names."""
-    largest = max([*waits, *(rank for rank in unreadable if rank < MOST_RANKS)], default=-1)
-    seen: set[int] = set()
-    for wait in waits.values():
-        for group in wait.tracks:
-            if group.ranks is not None and id(group.ranks) not in seen:
-                seen.add(id(group.ranks))
-                largest = max(largest, *group.ranks)
-    return largest + 1
+    """One more than the largest rank that a group names; without groups, that a file names."""
+    groups = {group.ranks for wait in waits.values() for group in wait.tracks if group.ranks}
+    largest = max((max(ranks) for ranks in groups), default=-1)
+    return max(largest, *waits, *([] if groups else unreadable), -1) + 1

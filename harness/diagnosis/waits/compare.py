@@ -78,7 +78,8 @@ def _text(step: tuple[str, Call]) -> str:
 def how_it_differs(odd: Track, usual: Track, seq: int) -> str:
     """skipped, extra, order, op, shape or dtype: what `odd` did at `seq` where `usual` is right."""
     here, expected = odd.at(seq), usual.at(seq)
-    assert here is not None and expected is not None
+    assert here is not None
+    assert expected is not None
     if odd.at(seq + 1) == expected and usual.at(seq + 1) == here and here != expected:
         return "order"
     if _shifted(odd, usual, seq, ahead=0, behind=1):

@@ -204,12 +204,18 @@ def _collective(waits: Waits, members: Members, head: Pending) -> Op:
         missing=tuple(missing),
         behind=tuple(rank for rank in behind if rank not in differ),
         differ=tuple(differ),
-        silent=tuple(silent),
+        silent=_suspicious(waits, silent),
         finished=tuple(finished),
         calls=calls if differ else {},
         usual=usual,
         tied=bool(differ) and usual is None,
     )
+
+
+def _suspicious(waits: Waits, silent: list[int]) -> tuple[int, ...]:
+    """Of ranks without a usable record those that left none at all, if there are any: a file that
+    cannot be read says nothing about its rank."""
+    return tuple(rank for rank in silent if rank not in waits.unreadable) or tuple(silent)
 
 
 def _pending_at(wait: RankWait, group: Group, seq: int) -> Pending | None:

@@ -208,7 +208,7 @@ def _outside(graph: WaitGraph, rank: int, asked: Sequence[Op]) -> Root:
         cause = f"{lacks} in {what(op)}, all others are there, and rank {rank} left {left}"
         return Root(
             verdict="rank_stuck_outside_collective", ranks=(rank,), cause=cause,
-            confidence="possible", onset_ns=op.onset_ns, op=op,
+            confidence="possible", onset_ns=op.onset_ns, op=op, tied=len(op.silent) > 1,
         )  # fmt: skip
     judged = stuck.classify(wait, op)
     return Root(
