@@ -161,6 +161,8 @@ def _distinct(known: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def world_size(waits: Mapping[int, RankWait], unreadable: set[int]) -> int:
     """One more than the largest rank that a group names; without groups, that a file names."""
-    groups = {group.ranks for wait in waits.values() for group in wait.tracks if group.ranks}
+    groups = _distinct(
+        [group.ranks for wait in waits.values() for group in wait.tracks if group.ranks is not None]
+    )
     largest = max((max(ranks) for ranks in groups), default=-1)
     return max(largest, *waits, *([] if groups else unreadable), -1) + 1
