@@ -23,3 +23,24 @@ class Collective:
     state: str
     retired: bool
     created_ns: int
+
+
+_SAME_INPUT = frozenset(
+    {
+        "all_reduce", "all_reduce_coalesced", "allreduce", "allreduce_coalesced",
+        "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base",
+        "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced",
+        "allgather_into_tensor_coalesced",
+    }
+)  # fmt: skip
+_SAME_INPUT_GLOO = frozenset({"all_gather", "allgather", "reduce_scatter"})
+
+
+def same_input(name: str) -> bool:
+    """Whether the inputs of a recorded operation (`nccl:all_reduce`) are alike on all members.
+
+    Those of gather, scatter and all-to-all need not be, nor, with NCCL, those of the list forms of
+    all-gather and reduce-scatter.
+    """
+    backend, _, op = name.rpartition(":")
+    return op in _SAME_INPUT or (backend == "gloo" and op in _SAME_INPUT_GLOO)

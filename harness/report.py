@@ -4,6 +4,7 @@ The card has at most `CARD_LINES` lines of at most `CARD_WIDTH` columns at any n
 no ANSI. `incident_json` and `report_json` follow the schemas in harness/schemas (version 1).
 """
 
+import re
 from datetime import datetime, timedelta, timezone
 from textwrap import wrap
 from typing import Any
@@ -27,13 +28,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def card(state: RunState, incident: Incident) -> str:
     """What happened, to whom, why, and what is done about it. No line end at the end."""
     verdict = incident.verdict
-    above = [f"error[{verdict.verdict}]: {_headline(verdict)}"]
-    below = []
-    if verdict.where is not None:
-        where = verdict.where
-        below.append(f"  where: {where.file}:{where.line} in {where.function}")
-    if verdict.collective is not None:
-        below.append(f"  collective: {collective_text(verdict.collective)}")
+    below = _place_lines(verdict)
     if verdict.first_failing:
         below.append(f"  when: {_when(verdict)}")
     if verdict.victims:
@@ -46,6 +41,43 @@ def card(state: RunState, incident: Incident) -> str:
         f"  evidence: {_run_dir(state)}incidents/{incident.id:03d}/ ({verdict.confidence})",
         f"  more: harness explain {verdict.verdict}",
     ]
+    return _card(verdict, below)
+
+
+def dump_card(verdict: Verdict, folder: str) -> str:
+    """The card of a verdict about dumps in `folder`: nothing is done about it, nothing of a run
+    is known."""
+    below = _place_lines(verdict)
+    if verdict.victims:
+        below.append(f"  victims: {_ranks(verdict.victims)} wait for it")
+    if verdict.innocent:
+        below.append(f"  innocent: {_ranks(verdict.innocent)}")
+    below += [
+        *_wrapped(f"  reason: {verdict.reason}", 3),
+        f"  evidence: {folder.rstrip('/')}/{_files(verdict)} ({verdict.confidence})",
+        f"  more: harness explain {verdict.verdict}",
+    ]
+    return _card(verdict, below)
+
+
+def _files(verdict: Verdict) -> str:
+    names = [ref.file for ref in verdict.evidence if ref.file]
+    return ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+
+
+def _place_lines(verdict: Verdict) -> list[str]:
+    lines = []
+    if verdict.where is not None:
+        where = verdict.where
+        lines.append(f"  where: {where.file}:{where.line} in {where.function}")
+    if verdict.collective is not None:
+        lines.append(f"  collective: {collective_text(verdict.collective)}")
+    return lines
+
+
+def _card(verdict: Verdict, below: list[str]) -> str:
+    """Headline, as much of the cause as there is room for, and the lines below it."""
+    above = [f"error[{verdict.verdict}]: {_headline(verdict)}"]
     cause = _wrapped(f"  cause: {verdict.cause}", CARD_LINES - len(above) - len(below))
     return "\n".join(_clip(line) for line in [*above, *cause, *below])
 
@@ -101,6 +133,8 @@ def _steps(count: int) -> str:
 
 def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
+    if len(verdict.first_failing) > 1:
+        what = re.sub(r"^(is|was|has|waits)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what
     place = coordinates_text(verdict.coordinates)
@@ -124,6 +158,7 @@ def _what(verdict: Verdict) -> str:
             return _WHAT.get(other, other.replace("_", " "))
 
 
+_PLURAL = {"is": "are", "was": "were", "has": "have", "waits": "wait"}
 _WHAT = {
     "exception_hidden_by_cleanup": "raised, and its clean-up hid it",
     "deterministic_failure": "failed alike at start-up",
@@ -137,6 +172,15 @@ _WHAT = {
     "collective_mismatch": "called another collective than the others",
     "shape_mismatch": "called a collective with another shape or type",
     "timeout_waiting_for_slow_rank": "was waited for in vain",
+    "group_mismatch": "did not make a process group that the others make",
+    "p2p_deadlock": "wait for each other",
+    "rank_stuck_outside_collective": "is stuck outside any collective",
+    "rank_stuck_in_io": "is stuck in input or output",
+    "rank_frozen": "is frozen",
+    "dataloader_stuck": "waits for its data loader",
+    "stuck_before_first_collective": "has come to no collective",
+    "network_stall": "cannot finish a collective that all have joined",
+    "straggler": "is late",
 }
 
 

@@ -9,6 +9,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tui": ("harness.cli.tui", "Watch a run, live or finished, on a full screen."),
     "logs": ("harness.cli.logs", "Show what ranks printed, equal lines folded."),
     "report": ("harness.cli.report", "Tell what happened in a run, and why."),
+    "analyze": ("harness.cli.analyze", "Name the rank that a hang began with, from its dumps."),
     "explain": ("harness.cli.explain", "Explain a verdict."),
     "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),
     "stop": ("harness.cli.stop", "Stop a run."),

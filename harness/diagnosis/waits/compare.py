@@ -1,0 +1,111 @@
+"""Which of several ranks did something else than the others, and what: by their number, by other
+groups of the same role, by what used to follow what."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from harness.diagnosis.waits.record import Call, Group, Track, Waits
+
+_LATE = 16
+"""The last steps of a program, where a deviation that led to a hang is looked for."""
+
+
+def odd_ones(calls: Mapping[int, Call]) -> tuple[list[int], Call | None]:
+    """Ranks whose call is not that of the majority, and the majority's call.
+
+    Without a majority all ranks, and None.
+    """
+    counts = Counter(calls.values())
+    (usual, most), *others = counts.most_common()
+    if not others or others[0][1] == most or most < 2:
+        return sorted(calls), None
+    return sorted(rank for rank, call in calls.items() if call != usual), usual
+
+
+def odd_by_replicas(
+    waits: Waits, group: Group, seq: int, calls: Mapping[int, Call]
+) -> tuple[list[int], Call | None]:
+    """As `odd_ones`, for members that other groups of the same role can tell apart: the call that
+    most of those made at this place is the usual one."""
+    elsewhere: Counter[Call] = Counter()
+    for rank, wait in waits.ranks.items():
+        if rank in calls:
+            continue
+        for other, track in wait.tracks.items():
+            if other != group and other.desc == group.desc and _size(other) == _size(group):
+                call = track.at(seq)
+                if call is not None:
+                    elsewhere[call] += 1
+    ranking = elsewhere.most_common(2)
+    if not ranking or (len(ranking) > 1 and ranking[0][1] == ranking[1][1]):
+        return sorted(calls), None
+    usual = ranking[0][0]
+    odd = sorted(rank for rank, call in calls.items() if call != usual)
+    return (odd, usual) if 0 < len(odd) < len(calls) else (sorted(calls), None)
+
+
+def _size(group: Group) -> int:
+    return len(group.ranks or ())
+
+
+def strange_step(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Suspects that lately made a step from one call to the next that nobody else makes and they
+    themselves never made before; each with the two calls in words."""
+    suspected = set(suspects)
+    programs = {rank: waits.ranks[rank].program for rank in suspected if rank in waits.ranks}
+    known: set[tuple[object, object]] = set()
+    seen: set[int] = set()
+    for rank, wait in waits.ranks.items():
+        if rank not in suspected and id(wait.program) not in seen:
+            seen.add(id(wait.program))
+            known.update(pairwise(wait.program))
+    for program in programs.values():
+        known.update(pairwise(program[:-_LATE]))
+    found = {}
+    for rank, program in programs.items():
+        for before, after in pairwise(program[-_LATE - 1 :]):
+            if (before, after) not in known:
+                found[rank] = (_text(before), _text(after))
+                break
+    return found
+
+
+def _text(step: tuple[str, Call]) -> str:
+    return f"{step[1].text} on {step[0]}"
+
+
+def how_it_differs(odd: Track, usual: Track, seq: int) -> str:
+    """skipped, extra, order, op, shape or dtype: what `odd` did at `seq` where `usual` is right."""
+    here, expected = odd.at(seq), usual.at(seq)
+    assert here is not None
+    assert expected is not None
+    if odd.at(seq + 1) == expected and usual.at(seq + 1) == here and here != expected:
+        return "order"
+    if _shifted(odd, usual, seq, ahead=0, behind=1):
+        return "skipped"
+    if _shifted(odd, usual, seq, ahead=1, behind=0):
+        return "extra"
+    if here.op != expected.op:
+        return "op"
+    return "shape" if here.sizes != expected.sizes else "dtype"
+
+
+def _shifted(odd: Track, usual: Track, seq: int, *, ahead: int, behind: int) -> bool:
+    """Whether the two agree from `seq` on when one of them is moved by one place."""
+    compared = 0
+    for step in range(64):
+        mine, theirs = odd.at(seq + ahead + step), usual.at(seq + behind + step)
+        if mine is None or theirs is None:
+            break
+        if mine != theirs:
+            return False
+        compared += 1
+    return compared > 0
+
+
+def follows(track: Track, expected: Call, here: Call, until: int) -> bool:
+    """Whether `here` is what followed `expected` in all earlier rounds of the track."""
+    history = [call for call in track.calls[: max(0, until - track.first)] if call is not None]
+    after = {second for first, second in pairwise(history) if first == expected}
+    return after == {here}

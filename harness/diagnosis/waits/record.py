@@ -1,0 +1,143 @@
+"""What one rank's records say about its waits, from whatever source: a dump of any job, or live
+evidence of a run. Everything but `rank` may be missing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.events import ProcessFacts
+from harness.incidents import EvidenceRef, Where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A process group as one of its members knows it.
+
+    `ranks` are global ranks in group order, None where the record does not tell. The name alone
+    identifies nothing: it can be a counter that differs from group to group of one role, and two
+    groups of one name can exist beside each other.
+    """
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...] | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.desc))  # thousands of ranks are not hashed again and again
+
+    @property
+    def label(self) -> str:
+        """Its role, or its name where it has none."""
+        return self.desc if self.desc not in ("", "undefined") else f"group {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What all members of a group must agree on at one sequence number.
+
+    `sizes` and `dtypes` are those of the inputs; empty for operations whose inputs may differ from
+    member to member.
+    """
+
+    op: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """`all_reduce 100x16 float`."""
+        sizes = "+".join("x".join(map(str, shape)) or "scalar" for shape in self.sizes)
+        kinds = ",".join(sorted(set(self.dtypes))).lower()
+        return " ".join(part for part in (self.op, sizes, kinds) if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """An operation that has been called and has not finished.
+
+    `seq` is the place in the group (for point-to-point, the rank's own count there). `peers` are
+    the global ranks at the other end of a point-to-point operation, several for a receive from
+    anybody; empty for a collective. Operations of one `batch` wait together.
+    """
+
+    group: Group
+    seq: int
+    call: Call
+    created_ns: int = 0
+    peers: tuple[int, ...] = ()
+    send: bool = False
+    batch: int = -1
+    where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """A rank's collectives in one group: `calls[i]` is that of sequence number `first + i`, None
+    where the record has a gap. All up to `completed` have finished; -1 for none so far."""
+
+    first: int = 0
+    calls: tuple[Call | None, ...] = ()
+    enqueued: int = -1
+    completed: int = -1
+
+    def at(self, seq: int) -> Call | None:
+        at = seq - self.first
+        return self.calls[at] if 0 <= at < len(self.calls) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """A group whose creation this rank has begun and not ended."""
+
+    ranks: tuple[int, ...]
+    desc: str = ""
+    began_ns: int = 0
+
+
+P2pKey = tuple[int, bool, str]
+"""Peer (global rank), whether it is a send, and name of the group (or group and tag)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWait:
+    """One rank. `pending` is in the order of its calls: the first is what it waits in.
+
+    `posted` counts its point-to-point operations per peer from the first on; it is None where the
+    record does not reach back that far. `program` holds its last calls over all groups in order,
+    each with the role of its group. `progressed` compares two samples; None with only one.
+    """
+
+    rank: int
+    pending: tuple[Pending, ...] = ()
+    tracks: Mapping[Group, Track] = field(default_factory=dict)
+    posted: Mapping[P2pKey, int] | None = None
+    whole: bool = False
+    """The record holds everything since the start."""
+    cut: bool = False
+    """It begins amid operations that are pending: what the rank stands in may be older."""
+    program: tuple[tuple[str, Call], ...] = ()
+    last_where: Where | None = None
+    """The user's line of its last call."""
+    creating: Creation | None = None
+    process: ProcessFacts | None = None
+    doing: Where | None = None
+    """The user's line its main thread is at, when a stack was taken."""
+    stack: tuple[str, ...] = ()
+    """`file:function` of its frames, innermost first, when a stack was taken."""
+    progressed: bool | None = None
+    evidence: EvidenceRef | None = None
+
+    @property
+    def head(self) -> Pending | None:
+        return self.pending[0] if self.pending else None
+
+    def track(self, group: Group) -> Track | None:
+        return self.tracks.get(group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """All ranks that left a record. `unreadable` ranks left one that cannot be used."""
+
+    world_size: int
+    ranks: Mapping[int, RankWait]
+    unreadable: frozenset[int] = frozenset()

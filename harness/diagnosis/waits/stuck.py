@@ -1,0 +1,86 @@
+"""What a rank does that others wait for, and that waits for nobody itself."""
+
+import re
+from dataclasses import dataclass
+
+from harness.diagnosis.waits.graph import Op
+from harness.diagnosis.waits.record import RankWait
+from harness.incidents import Confidence
+
+_LOADER = re.compile(r"torch/utils/data/|multiprocessing/(?:queues|connection)\.py")
+_IO = re.compile(
+    r"pipe_(?:read|write)|io_schedule|folio_wait|nfs|fuse|locks_lock|flock|wait_on_page|ext4|xfs|blk_"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    verdict: str
+    words: str
+    confidence: Confidence
+
+
+def classify(wait: RankWait, op: Op) -> Judged:
+    """From the most to the least that is known: two samples, process state, stack, records."""
+    if wait.progressed:
+        return Judged(
+            verdict="straggler",
+            words="it is late but goes on: it did more between two looks",
+            confidence="likely",
+        )
+    known = _by_process(wait) or _by_stack(wait)
+    if known is not None:
+        return known
+    if wait.whole and not wait.tracks and not wait.program:
+        return Judged(
+            verdict="stuck_before_first_collective",
+            words="it has recorded no operation at all",
+            confidence="likely",
+        )
+    return Judged(
+        verdict="rank_stuck_outside_collective",
+        words=f"it has nothing pending, so it is outside any collective{_last(wait)}",
+        confidence="proven" if wait.whole or _knows(wait, op) else "likely",
+    )
+
+
+def _by_process(wait: RankWait) -> Judged | None:
+    process = wait.process
+    if process is None:
+        return None
+    if process.state in ("T", "t"):
+        words = "its process is stopped (a signal or a debugger)"
+        return Judged(verdict="rank_frozen", words=words, confidence="proven")
+    if process.state == "D":
+        if _IO.search(process.wchan):
+            words = f"its process waits for a device or a file system ({process.wchan})"
+            return Judged(verdict="rank_stuck_in_io", words=words, confidence="proven")
+        words = f"its process sleeps uninterruptibly ({process.wchan or 'in the kernel'})"
+        return Judged(verdict="rank_frozen", words=words, confidence="proven")
+    if _IO.search(process.wchan) and not any(_LOADER.search(frame) for frame in wait.stack):
+        words = f"its process waits for input or output ({process.wchan})"
+        return Judged(verdict="rank_stuck_in_io", words=words, confidence="likely")
+    return None
+
+
+def _by_stack(wait: RankWait) -> Judged | None:
+    if any(_LOADER.search(frame) for frame in wait.stack):
+        words = "its main thread waits for its data loader"
+        return Judged(verdict="dataloader_stuck", words=words, confidence="proven")
+    if wait.doing is not None:
+        words = f"its main thread is in {wait.doing.function}"
+        return Judged(verdict="rank_stuck_outside_collective", words=words, confidence="proven")
+    return None
+
+
+def _knows(wait: RankWait, op: Op) -> bool:
+    track = wait.tracks.get(op.group)
+    return track is not None and track.enqueued >= 0
+
+
+def _last(wait: RankWait) -> str:
+    if not wait.program:
+        return ""
+    role, call = wait.program[-1]
+    at = f" at {wait.last_where.file}:{wait.last_where.line}" if wait.last_where else ""
+    return f"; its last call was {call.op} on {role}{at}"

@@ -1,0 +1,154 @@
+"""From beginnings to verdicts: who waits for whom, who has no part in it, in sentences."""
+
+from collections.abc import Sequence
+
+from harness.diagnosis.signature import Signature, place_text
+from harness.diagnosis.waits.graph import Op, WaitGraph, build, edges
+from harness.diagnosis.waits.record import Waits
+from harness.diagnosis.waits.roots import Root, divergence, find_roots, what
+from harness.incidents import FAMILY_OF, CollectiveRef, Confidence, EvidenceRef, Finding, Verdict
+from harness.topology import ranks_name
+
+_SURE: tuple[Confidence, ...] = ("possible", "likely", "proven")
+
+
+def judge(waits: Waits) -> list[Verdict]:
+    """What the waits of all ranks amount to; empty when nobody waits in vain.
+
+    One verdict per family: several ranks that got stuck by themselves are one incident, each with
+    its own cause. A desync comes first, and everything else is its consequence when its ranks are
+    waited for.
+    """
+    graph = build(waits)
+    roots = find_roots(graph)
+    if not any(FAMILY_OF[root.verdict] == "desync" for root in roots):
+        earlier = divergence(graph)
+        if earlier is not None:
+            roots = [earlier, *(r for r in roots if r.verdict != "network_stall")]
+    families: dict[str, list[Root]] = {}
+    for root in roots:
+        families.setdefault(FAMILY_OF[root.verdict], []).append(root)
+    blamed = {rank for root in roots for rank in root.ranks}
+    return [
+        _verdict(graph, families[family], blamed)
+        for family in sorted(families, key=lambda family: (family != "desync", family))
+    ]
+
+
+def finding_of(verdict: Verdict) -> Finding:
+    """The claim alone, for where findings of other detectors are weighed against it."""
+    return Finding(
+        verdict=verdict.verdict,
+        ranks=verdict.first_failing,
+        cause=verdict.cause,
+        reason=verdict.reason,
+        confidence=verdict.confidence,
+        onset_ns=verdict.onset_ns,
+        evidence=verdict.evidence,
+        where=verdict.where,
+        collective=verdict.collective,
+        signature=verdict.signature,
+    )
+
+
+def _verdict(graph: WaitGraph, roots: Sequence[Root], blamed: set[int]) -> Verdict:
+    first = tuple(sorted({rank for root in roots for rank in root.ranks}))
+    lead = roots[0]
+    victims = tuple(sorted(_waiting_for(graph, set(first)) - blamed))
+    innocent = tuple(sorted(graph.waits.ranks.keys() - set(victims) - set(first) - blamed))
+    direct = sorted({r for root in roots for r in root.op.waiters} - set(first))
+    return Verdict(
+        verdict=lead.verdict,
+        first_failing=first,
+        victims=victims,
+        innocent=innocent,
+        cause="; ".join(root.cause for root in roots[:4]) + _more(roots),
+        reason=_reason(graph, roots, direct, victims, innocent),
+        confidence=_SURE[min(_SURE.index(root.confidence) for root in roots)],
+        onset_ns=min((root.onset_ns for root in roots if root.onset_ns), default=0),
+        attempt=0,
+        step=0,
+        signature=Signature(
+            verdict=lead.verdict,
+            what=lead.op.call.op,
+            detail=lead.op.group.desc,
+            place=place_text(lead.where),
+        ).text(),
+        where=lead.where,
+        collective=collective_ref(lead.op),
+        evidence=_evidence(graph, first, direct),
+    )
+
+
+def _more(roots: Sequence[Root]) -> str:
+    return f"; and {len(roots) - 4} more" if len(roots) > 4 else ""
+
+
+def collective_ref(op: Op) -> CollectiveRef | None:
+    if op.creation:
+        return None
+    return CollectiveRef(
+        pg=op.group.name,
+        pg_desc=op.group.desc,
+        op=op.call.op,
+        seq_id=op.seq,
+        sizes=op.call.sizes,
+        dtype=op.call.dtypes[0] if op.call.dtypes else "",
+    )
+
+
+def _waiting_for(graph: WaitGraph, first: set[int]) -> set[int]:
+    """Ranks that wait for `first`, directly or through others."""
+    into: dict[int, list[int]] = {}
+    for node, targets in enumerate(edges(graph)):
+        for target in targets:
+            into.setdefault(target, []).append(node)
+    seen = set(first)
+    todo = list(first)
+    while todo:
+        for node in into.get(todo.pop(), ()):
+            if node not in seen:
+                seen.add(node)
+                todo.append(node)
+    world = graph.waits.world_size
+    return {node for node in seen if node < world} - first
+
+
+def _reason(
+    graph: WaitGraph,
+    roots: Sequence[Root],
+    direct: list[int],
+    victims: tuple[int, ...],
+    innocent: tuple[int, ...],
+) -> str:
+    parts = []
+    if all(root.tied for root in roots):
+        ranks = ranks_name(sorted({rank for root in roots for rank in root.ranks}))
+        parts.append(f"nothing on record tells {ranks} apart, so all of them are listed")
+    elif any(root.op.waiters and not root.calls for root in roots):
+        parts.append("among all that wait, only these wait for nobody else")
+    if roots[0].calls:
+        parts.append("the records differ at that place, whoever was stuck by it")
+    asked = [rank for rank in direct if rank in victims]
+    if asked:
+        parts.append(f"{ranks_name(asked)} wait in {what(roots[0].op)}" if len(roots) == 1 else
+                     f"{ranks_name(asked)} wait for them directly")  # fmt: skip
+    through = [rank for rank in victims if rank not in asked]
+    if through:
+        parts.append(f"{ranks_name(through)} wait for those")
+    if innocent:
+        parts.append(f"{ranks_name(innocent)} wait for none of them")
+    left_none = sorted(set(range(graph.waits.world_size)) - graph.waits.ranks.keys())
+    if left_none:
+        parts.append(f"{ranks_name(left_none)} left no record")
+    return "; ".join(parts)
+
+
+def _evidence(
+    graph: WaitGraph, first: tuple[int, ...], direct: list[int]
+) -> tuple[EvidenceRef, ...]:
+    return tuple(
+        wait.evidence
+        for rank in [*first[:8], *direct[:4]]
+        if (wait := graph.waits.ranks.get(rank)) is not None and wait.evidence is not None
+    )

@@ -1,0 +1,98 @@
+"""Bytes of a dump to plain values: a pickle that may hold nothing but builtin containers and
+scalars, or JSON. Whatever else it asks for is refused before it happens."""
+
+import io
+import json
+import pickle
+from typing import Any, NoReturn
+
+LARGEST = 512 << 20
+"""Bytes of a file that are still read: some 100 times a dump of the largest usual buffer."""
+
+OLDEST, NEWEST = (2, 0), (2, 10)
+"""Schema versions (major, minor) whose fields are known."""
+
+
+class Unreadable(Exception):
+    """The bytes are no dump that can be used; the message says why, in one line."""
+
+
+class _Plain(pickle.Unpickler):
+    """A pickle reaches anything beyond plain values only through these two doors."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise Unreadable(f"refused: it asks for {module[:60]}.{name[:60]}, a dump holds plain data")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise Unreadable("refused: it refers to an object outside the file")
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The dump in `data`, with its version checked.
+
+    Raises Unreadable for everything else, also for what would take too much memory or depth.
+    """
+    if not data:
+        raise Unreadable("empty")
+    try:
+        value = _json(data) if data.lstrip()[:1] in (b"{", b"[") else _pickle(data)
+    except Unreadable:
+        raise
+    except MemoryError:
+        raise Unreadable("refused: it asks for more memory than a dump needs") from None
+    except RecursionError:
+        raise Unreadable("refused: it is nested too deeply") from None
+    return _checked(value)
+
+
+def _json(data: bytes) -> object:
+    try:
+        return json.loads(data)
+    except UnicodeDecodeError:
+        raise Unreadable("not a flight record: neither a pickle nor JSON") from None
+    except ValueError as error:
+        cut = getattr(error, "pos", 0) >= len(data.rstrip()) - 1 or "Unterminated" in str(error)
+        raise Unreadable("truncated: its JSON ends too soon" if cut else "broken JSON") from None
+
+
+def _pickle(data: bytes) -> object:
+    if data[:1] != b"\x80":
+        raise Unreadable("not a flight record: neither a pickle nor JSON")
+    # The buffer spares the unpickler a call into Python for every few bytes.
+    stream = io.BufferedReader(io.BytesIO(data), buffer_size=1 << 20)
+    try:
+        return _Plain(stream).load()
+    except (Unreadable, MemoryError, RecursionError):
+        raise
+    except EOFError:
+        raise Unreadable("truncated: its pickle ends too soon") from None
+    except Exception as error:  # what a foreign or broken pickle raises has no bounds
+        if "truncated" in str(error) or "Ran out of input" in str(error):
+            raise Unreadable("truncated: its pickle ends too soon") from None
+        raise Unreadable(f"broken pickle: {type(error).__name__}") from None
+
+
+def _checked(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict) or not ("version" in value or "entries" in value):
+        raise Unreadable(f"not a flight record: it holds {_what(value)}")
+    text = value.get("version")
+    try:
+        major, minor = (int(part) for part in str(text).split(".")[:2])
+    except ValueError:
+        raise Unreadable(f"its schema version is unknown: {str(text)[:40]!r}") from None
+    if (major, minor) < OLDEST or major > NEWEST[0]:
+        raise Unreadable(f"its schema version is unknown: {text}")
+    if not isinstance(value.get("entries", []), list):
+        raise Unreadable("its entries are not a list")
+    return value
+
+
+def is_newer(version: str) -> bool:
+    """Whether a version that `parse` let pass is newer than all that are known."""
+    return tuple(int(part) for part in version.split(".")[:2]) > NEWEST
+
+
+def _what(value: object) -> str:
+    if isinstance(value, dict):
+        return "a dictionary without version and entries"
+    return f"a value of type {type(value).__name__}"
