@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.agent import evidence, faults, processes, vitals, workers
+from harness.agent import evidence, faults, processes, snapshots, vitals, workers
 from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
@@ -273,12 +273,14 @@ class Agent:
         if not self._job.local_ranks_filter or local_rank in self._job.local_ranks_filter:
             self._console.follow(worker.rank, worker.files.log)
         workers.watch(worker, self._on_fact, self._on_exit)
+        if worker.guest:
+            self._in_background(snapshots.keep(worker))
 
     async def _collect(self, order: o.CollectEvidence) -> None:
         started = time.monotonic()
         await evidence.collect(
             list(self._workers.values()),
-            order.collection,
+            order,
             self._run_dir,
             self._job.policy.evidence_budget * _EVIDENCE_SHARE,
             self._report,
@@ -339,7 +341,7 @@ class Agent:
         self._link.report(worker.attempt, event)
 
     def _on_exit(self, worker: Worker, ending: Ending) -> None:
-        worker.exit_text = ending.text
+        worker.exit_text, worker.ended_at = ending.text, time.monotonic()
         self._report_changed(worker)
         killed = ending.signal == 9 and not worker.told_to_stop
         self._link.report(

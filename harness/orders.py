@@ -43,6 +43,12 @@ class CollectEvidence:
     collection: int
     attempt: int
     why: str
+    apart: float = 0.0
+    """Least seconds between the two looks at a rank's progress. 0: no longer than the rest takes,
+    and only at what costs nothing."""
+    last_resort: bool = True
+    """Whether a rank whose stack cannot be had otherwise may get a signal that makes it write one:
+    that interrupts a system call, so only where ranks have failed or are judged stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
