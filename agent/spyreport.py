@@ -1,7 +1,9 @@
 """What the tools that take stacks write, read: the main thread's frames, innermost first."""
 
 import json
+import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from harness.events import Frame
@@ -10,6 +12,7 @@ from harness.worker import bootstrap
 from harness.worker.frames import innermost_user
 
 MOST_FRAMES = 64
+_GUEST = os.path.dirname(bootstrap.__file__) + os.sep
 _VARIABLE_LIMIT = 120
 _FAULTHANDLER_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _PYSTACK_FRAME = re.compile(
@@ -33,13 +36,17 @@ def main_thread(report: bytes, pid: int) -> tuple[tuple[Frame, ...], tuple[tuple
         main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
     if main is None or not main["frames"]:
         raise NoStack("py-spy saw no Python frame of the main thread")
-    frames = [
-        Frame(file=frame["filename"], line=int(frame["line"]), function=frame["name"])
+    kept = [
+        (
+            Frame(file=frame["filename"], line=int(frame["line"]), function=frame["name"]),
+            _variables(frame),
+        )
         for frame in main["frames"]
     ]
-    kept = without_bootstrap(frames)
-    variables = tuple(_variables(frame) for frame in main["frames"][: len(kept)])
-    return kept, variables if any(variables) else ()
+    kept = kept[: _end(frame for frame, _ in kept)]
+    kept = [(frame, variables) for frame, variables in kept if not _is_ours(frame)]
+    variables = tuple(variables for _, variables in kept)
+    return tuple(frame for frame, _ in kept), variables if any(variables) else ()
 
 
 def _variables(frame: dict[str, Any]) -> tuple[str, ...]:
@@ -62,7 +69,7 @@ def from_faulthandler(text: str) -> tuple[Frame, ...]:
             frames.append(
                 Frame(file=found["file"], line=int(found["line"]), function=found["name"])
             )
-    return without_bootstrap(frames)
+    return without_ours(frames)
 
 
 def from_pystack(text: str) -> tuple[Frame, ...]:
@@ -77,15 +84,24 @@ def from_pystack(text: str) -> tuple[Frame, ...]:
             frames.append(
                 Frame(file=found["file"], line=int(found["line"]), function=found["name"])
             )
-    return without_bootstrap(frames[::-1])
+    return without_ours(frames[::-1])
 
 
-def without_bootstrap(frames: list[Frame]) -> tuple[Frame, ...]:
-    """Without what called the user's program."""
+def without_ours(frames: list[Frame]) -> tuple[Frame, ...]:
+    """Without what called the user's program, and without the hooks that look on."""
+    return tuple(frame for frame in frames[: _end(frames)] if not _is_ours(frame))
+
+
+def _end(frames: Iterable[Frame]) -> int | None:
+    """Where the user's program ends; None when it was not ours to start."""
     for at, frame in enumerate(frames):
         if frame.file == bootstrap.__file__ and frame.function == "_execute":
-            return tuple(frames[:at])
-    return tuple(frames)
+            return at
+    return None
+
+
+def _is_ours(frame: Frame) -> bool:
+    return frame.file.startswith(_GUEST)
 
 
 def user_frame(frames: tuple[Frame, ...]) -> Where | None:

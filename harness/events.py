@@ -328,6 +328,35 @@ class EvidenceComplete:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStack:
+    """The main thread of one rank, and of its Python children; frames innermost first.
+
+    `missing` says why there are no frames. `variables` stand beside the frames when local
+    variables were asked for. `state` is the letter in PID/status, Z also when it is gone.
+    """
+
+    rank: int
+    pid: int
+    state: str
+    frames: tuple[Frame, ...] = ()
+    frames_by: str = ""
+    user_frame: Where | None = None
+    missing: str = ""
+    variables: tuple[tuple[str, ...], ...] = ()
+    children: tuple[ChildTaken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StacksTaken:
+    """The stacks of a node's ranks, because somebody asked."""
+
+    request: str
+    node_rank: int
+    stacks: tuple[RankStack, ...]
+    seconds: float
+
+
 # --- decisions ---------------------------------------------------------------------------------
 
 
@@ -394,6 +423,7 @@ Event = (
     | PulsesRead
     | EvidenceTaken
     | EvidenceComplete
+    | StacksTaken
     | OrderGiven
     | CommandTaken
     | FaultInjected

@@ -2,9 +2,7 @@
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
-
 
 from harness import events, orders
 
