@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.worker import grouplog, p2plog
@@ -93,83 +93,75 @@ class Recorder:
         """Hook ProcessGroup and Work of `module` (torch's binding). Once a process."""
         group_class, work_class = module.ProcessGroup, module.Work
         slots: dict[int, int] = {}
-        """id of a Work -> its record. Ids come again when a Work is gone; see `open_work`."""
-        dtypes = self._dtypes()
-        known, post, end, set_state = (
-            self._known,
-            self._p2p.post,
-            self._p2p.end,
-            self._p2p.set_state,
-        )
-        recorder = self
-
-        def log(pg: Any, direction: int, tensors: Any, peer: int, tag: int) -> int:
-            number, ranks = known.get(id(pg)) or (0, ())
-            tensor = tensors[0]
-            return post(
-                direction,
-                ranks[peer] if 0 <= peer < len(ranks) else peer,
-                number,
-                tag,
-                dtypes.get(tensor.dtype, 0),
-                tuple(tensor.shape),
-            )
-
-        def open_work(at: int, work: Any) -> None:
-            if work is None:
-                end(at, p2plog.UNWATCHED)
-                return
-            before = slots.get(id(work))
-            if before is not None:
-                end(before, p2plog.DROPPED)
-            elif len(slots) >= _MOST_OPEN:
-                slots.clear()
-            slots[id(work)] = at
-
-        def hooked(original: Callable[..., Any], direction: int, any_source: bool) -> Any:
-            @functools.wraps(original)
-            def post_operation(pg: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-                at = -1
-                if recorder.active:
-                    try:
-                        peer, tag = _peer_and_tag(any_source, args, kwargs)
-                        at = log(pg, direction, tensors, peer, tag)
-                    except Exception:  # whatever was passed: the original knows what to say
-                        at = -1
-                if at < 0:
-                    return original(pg, tensors, *args, **kwargs)
-                try:
-                    work = original(pg, tensors, *args, **kwargs)
-                except BaseException:
-                    end(at, p2plog.FAILED)
-                    raise
-                open_work(at, work)
-                return work
-
-            return post_operation
-
-        group_class.send = hooked(group_class.send, p2plog.SEND, False)
-        group_class.recv = hooked(group_class.recv, p2plog.RECV, False)
-        group_class.recv_anysource = hooked(group_class.recv_anysource, p2plog.RECV, True)
+        group_class.send = self._hooked(group_class.send, p2plog.SEND, slots)
+        group_class.recv = self._hooked(group_class.recv, p2plog.RECV, slots)
+        group_class.recv_anysource = self._hooked(group_class.recv_anysource, p2plog.RECV, slots)
         if hasattr(group_class, "split_group"):
             group_class.split_group = self._hooked_split(group_class.split_group)
-        original_wait = work_class.wait
+        work_class.wait = self._hooked_wait(work_class.wait, slots)
 
-        @functools.wraps(original_wait)
+    def _hooked(
+        self, original: Callable[..., Any], direction: int, slots: dict[int, int]
+    ) -> Callable[..., Any]:
+        """`slots`: id of a Work -> its record. An id comes again when its Work is gone."""
+        known, post, end = self._known, self._p2p.post, self._p2p.end
+        dtypes = _dtypes()
+        nobody: tuple[int, tuple[int, ...]] = (0, ())
+
+        @functools.wraps(original)
+        def post_operation(pg: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.active:
+                return original(pg, tensors, *args, **kwargs)
+            try:
+                peer, tag = args if len(args) == 2 else _peer_and_tag(args, kwargs)
+                number, ranks = known.get(id(pg), nobody)
+                if 0 <= peer < len(ranks):
+                    peer = ranks[peer]
+                tensor = tensors[0]
+                code = dtypes.get(tensor.dtype, 0)
+                at = post(direction, peer, number, tag, code, tensor.shape)
+            except Exception:  # whatever was passed: the original knows what to say
+                return original(pg, tensors, *args, **kwargs)
+            try:
+                work = original(pg, tensors, *args, **kwargs)
+            except BaseException:
+                end(at, p2plog.FAILED)
+                raise
+            key = id(work)
+            if work is None:
+                end(at, p2plog.UNWATCHED)
+            elif key in slots:
+                end(slots[key], p2plog.DROPPED)
+                slots[key] = at
+            else:
+                if len(slots) >= _MOST_OPEN:
+                    slots.clear()
+                slots[key] = at
+            return work
+
+        return post_operation
+
+    def _hooked_wait(
+        self, original: Callable[..., Any], slots: dict[int, int]
+    ) -> Callable[..., Any]:
+        memory, end = self._p2p.memory, self._p2p.end
+        state_at, waiting = p2plog.STATE_AT, p2plog.WAITING
+
+        @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             at = slots.pop(id(work), None) if slots else None
-            if at is None or not recorder.active:
-                return original_wait(work, *args, **kwargs)
-            set_state(at, p2plog.WAITING)
+            if at is None or not self.active:
+                return original(work, *args, **kwargs)
+            memory[at + state_at] = waiting
             try:
-                result = original_wait(work, *args, **kwargs)
+                result = original(work, *args, **kwargs)
             except BaseException:
                 end(at, p2plog.FAILED)
                 raise
             end(at, p2plog.DONE)
             return result
 
-        work_class.wait = wait
+        return wait
 
     def _hooked_split(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -185,26 +177,23 @@ class Recorder:
 
         return split_group
 
-    def _dtypes(self) -> dict[Any, int]:
-        import torch
-
-        return {
-            getattr(torch, name): code
-            for code, name in enumerate(p2plog.DTYPES)
-            if hasattr(torch, name)
-        }
-
     def _stop(self) -> None:
         self.active = False
 
 
-def _peer_and_tag(any_source: bool, args: Any, kwargs: Any) -> tuple[int, int]:
-    if any_source:
-        return -1, args[0] if args else kwargs["tag"]
-    if len(args) == 2:
-        return args[0], args[1]
-    peer = args[0] if args else kwargs["dstRank" if "dstRank" in kwargs else "srcRank"]
-    return peer, kwargs["tag"]
+def _peer_and_tag(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    """Of a call that is not (peer, tag): from anybody, or with names."""
+    if "tag" not in kwargs:
+        return -1, args[0]
+    named = kwargs.get("dstRank", kwargs.get("srcRank", -1))
+    return (args[0] if args else named), kwargs["tag"]
+
+
+def _dtypes() -> dict[Any, int]:
+    import torch
+
+    names = enumerate(p2plog.DTYPES)
+    return {getattr(torch, name): code for code, name in names if hasattr(torch, name)}
 
 
 def _sequence_number(pg: Any) -> int:

@@ -93,12 +93,13 @@ def test_a_rank_that_dies_without_a_word_has_a_last_record(node: Any) -> None:
         """
     )
     node.wait_until(lambda: "ready" in node.log(1))
-    for _ in range(100):  # the periodic record is the only one that a stopped rank has
-        os.kill(started[1].pid, signal.SIGSTOP)
+    for look in range(400):  # the periodic record is the only one that a stopped rank has
+        stopped = look % 20 == 19
+        os.kill(started[1].pid, signal.SIGSTOP if stopped else signal.SIGCONT)
         seen = collect(node, 2)[1]
-        if len(seen.collectives) == 64 and seen.pulse.collectives >= 102:
+        fresh = len(seen.collectives) == 64 and seen.pulse.collectives >= 102
+        if stopped and fresh and seen.record_age is not None:
             break
-        os.kill(started[1].pid, signal.SIGCONT)
     assert seen.record_age is not None
     assert any(f"as of {seen.record_age:.1f} s before this look" in text for text in seen.missing)
     os.kill(started[1].pid, signal.SIGKILL)
