@@ -272,7 +272,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
     rank.step, rank.step_ns = pulse.step, pulse.step_ns
     rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
     rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps
-    rank.heartbeat_ns = pulse.heartbeat_ns
+    rank.heartbeat_ns, rank.collectives = pulse.heartbeat_ns, pulse.collectives
 
 
 def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> None:

@@ -32,6 +32,8 @@ class RankState:
     tokens: int = 0
     total_steps: int = 0
     heartbeat_ns: int = 0
+    collectives: int = 0
+    """Collectives and point-to-point operations it has begun."""
     started_ns: int = 0
     raised: e.WorkerRaised | None = None
     exited: e.WorkerExited | None = None
