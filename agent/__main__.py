@@ -19,6 +19,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAUNCHER_GONE = signal.SIGUSR2
+_SHOW_STACKS = signal.SIGUSR1
+"""From the launcher, which has got SIGUSR1 or SIGQUIT."""
 
 
 def main() -> int:
@@ -75,6 +77,7 @@ async def serve(job: Job, runtime_dir: Path, link: Link) -> int:
     loop = asyncio.get_running_loop()
     for number in _FORWARDED:
         loop.add_signal_handler(number, agent.on_signal, int(number), number.name)
+    loop.add_signal_handler(_SHOW_STACKS, agent.on_stacks_wanted)
     return await agent.run()
 
 

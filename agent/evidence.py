@@ -3,108 +3,187 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.agent import flight, processes, stacks
+from harness.agent import flight, processes, spyreport, stacks
 from harness.agent.workers import Worker
 from harness.collectives import Collective
-from harness.events import EvidenceTaken, Frame, ProcessFacts
+from harness.events import ChildTaken, EvidenceTaken, Frame, ProcessFacts
+from harness.orders import CollectEvidence
+from harness.worker.bootstrap import stack_file
 
 _SERVER_SECONDS = 2.0
-_SPY_SECONDS = 3.0
-_MOST_FRAMES = 64
 _LAST_LINES = 20
 _KEPT_LINES = 500
 _TAIL_BYTES = 256 * 1024
 _LINE_LIMIT = 500
-FROZEN = ("T", "t")
+_TELLING_SECONDS = 0.3
+"""Two looks that are closer say nothing when nothing moved: pulses come every 0.25 s."""
 
 
-class Taker:
-    """Takes the evidence of one rank for one collection, until `deadline` (monotonic seconds)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A rank's progress at one moment; all counters only ever change by progress."""
 
-    def __init__(self, worker: Worker, collection: int, run_dir: Path, deadline: float) -> None:
+    at: float
+    cpu_seconds: float
+    counters: tuple[object, ...]
+    record: tuple[tuple[int, str, bool], ...] | None
+    """Id and state of the last flight record entries; None when it was not asked for."""
+
+
+class Scene:
+    """Takes the evidence of one rank, as `order` asks for it, with the time that `taker` has."""
+
+    def __init__(
+        self, worker: Worker, order: CollectEvidence, run_dir: Path, taker: stacks.Taker
+    ) -> None:
         self._worker = worker
-        self._collection = collection
+        self._order = order
         self._run_dir = run_dir
-        self._folder = run_dir / "incidents" / f"{collection + 1:03d}"
-        self._deadline = deadline
+        self._folder = run_dir / "incidents" / f"{order.collection + 1:03d}"
+        self._taker = taker
         self._files: list[str] = []
         self._missing: list[str] = []
         self._frames: tuple[Frame, ...] = ()
         self._frames_by = ""
         self._collectives: tuple[Collective, ...] = ()
+        self._asked_record = False
+        self._record_age: float | None = None
+        self._children: tuple[ChildTaken, ...] = ()
 
     async def take(self) -> EvidenceTaken:
         """All that could be had. Never raises: what could not be had is said in `missing`."""
         worker = self._worker
-        facts = process_facts(worker.pid) if worker.alive else None
-        if worker.alive:
-            await asyncio.gather(self._stack(facts), self._flight(facts))
+        facts = processes.facts(worker.pid) if worker.alive else None
+        pulse = worker.newest_pulse()
+        first = second = None
+        if facts is not None:
+            first = self._look(facts)
+            await asyncio.gather(self._stack(), self._flight(facts), self._look_at_children())
+            first = self._with_record(first)
+            second = await self._second_look(first)
         else:
             self._of_the_dead()
-        lines = self._last_lines()
+        apart = 0.0 if first is None or second is None else second.at - first.at
         return EvidenceTaken(
-            collection=self._collection,
+            collection=self._order.collection,
             rank=worker.rank,
             process=facts,
-            frames=self._frames[:_MOST_FRAMES],
+            frames=self._frames[: spyreport.MOST_FRAMES],
             frames_by=self._frames_by,
-            user_frame=stacks.user_frame(self._frames),
+            user_frame=spyreport.user_frame(self._frames),
             collectives=self._collectives[-flight.MOST_ENTRIES :],
-            last_lines=lines,
+            last_lines=self._last_lines(),
             files=tuple(self._files),
             missing=tuple(self._missing),
+            p2p=worker.logs.operations(),
+            groups=worker.logs.groups(),
+            children=self._children,
+            record_age=self._record_age,
+            pulse=pulse,
+            advanced=None if first is None or second is None else has_advanced(first, second),
+            cpu_delta=(
+                None
+                if first is None or second is None
+                else round(second.cpu_seconds - first.cpu_seconds, 3)
+            ),
+            looked_apart=round(apart, 3),
         )
 
-    def _left(self, at_most: float) -> float:
-        return max(0.05, min(at_most, self._deadline - time.monotonic()))
+    # --- two looks -----------------------------------------------------------------------------
 
-    async def _stack(self, facts: ProcessFacts | None) -> None:
-        pid = self._worker.pid
+    def _look(self, facts: ProcessFacts) -> Look:
+        reading = self._worker.page.read()
+        counters = (reading.step, reading.collectives, self._worker.logs.newest_operation())
+        return Look(
+            at=time.monotonic(), cpu_seconds=facts.cpu_seconds, counters=counters, record=None
+        )
+
+    def _with_record(self, look: Look) -> Look:
+        record = _states(self._collectives) if self._asked_record else None
+        return replace(look, record=record)
+
+    async def _second_look(self, first: Look) -> Look | None:
+        apart = self._order.apart
+        wait = self._taker.left(apart - (time.monotonic() - first.at))
+        if apart > 0 and wait > 0:
+            await asyncio.wait({self._worker.ended}, timeout=wait)
+        facts = processes.facts(self._worker.pid) if self._worker.alive else None
+        if facts is None:
+            return None
+        second = self._look(facts)
+        if apart <= 0 or first.record is None or facts.state in stacks.FROZEN:
+            return second
         try:
-            report = await asyncio.to_thread(stacks.spy, pid, self._left(_SPY_SECONDS))
-            self._keep("stacks", "json", report)
-            self._frames, self._frames_by = stacks.main_thread(report, pid), "py-spy"
-            return
-        except stacks.NoStack as no_stack:
-            problem = str(no_stack)
-        if self._worker.guest and facts is not None and facts.state not in FROZEN:
-            try:
-                text = await flight.ask(
-                    self._worker.files.server, "dump_traceback", self._left(_SERVER_SECONDS)
-                )
-                self._keep("stacks", "txt", text)
-                self._frames = stacks.from_faulthandler(text.decode("utf-8", "replace"))
-                self._frames_by = "dump_traceback"
-                if self._frames:
-                    return
-            except flight.Unanswered as unanswered:
-                problem = f"{problem}; {unanswered}"
-        self._missing.append(f"stack: {problem}")
+            data = await self._ask_record()
+            return replace(second, record=_states(flight.parse(data)))
+        except (flight.Unanswered, ValueError, TypeError, IndexError, KeyError):
+            return second
 
-    async def _flight(self, facts: ProcessFacts | None) -> None:
+    # --- parts ---------------------------------------------------------------------------------
+
+    async def _stack(self) -> None:
+        worker = self._worker
+        fatal = Path(stack_file(str(worker.files.fatal)))
+        stack = await self._taker.take(
+            stacks.Subject(
+                pid=worker.pid,
+                server=worker.files.server if worker.guest else None,
+                fatal=fatal if worker.guest and self._order.last_resort else None,
+            )
+        )
+        if stack.report:
+            self._keep("stacks", stack.suffix, stack.report)
+        self._frames, self._frames_by = stack.frames, stack.by
+        if stack.missing:
+            self._missing.append(f"stack: {stack.missing}")
+
+    async def _look_at_children(self) -> None:
+        """Only where a rank may wait for one of them: each costs as much as a rank."""
+        if self._order.apart > 0:
+            self._children = await self._taker.children(self._worker.pid)
+
+    async def _flight(self, facts: ProcessFacts) -> None:
         if not self._worker.guest:
             self._missing.append("flight record: the program runs without Harness's guest")
             return
-        if facts is not None and facts.state in FROZEN:
-            self._missing.append("flight record: the process is stopped and cannot answer")
+        if facts.state in stacks.FROZEN:
+            self._older_record("the process is stopped and cannot answer")
             return
         try:
-            data = await flight.ask(
-                self._worker.files.server, "fr_trace_json", self._left(_SERVER_SECONDS)
-            )
+            data = await self._ask_record()
         except flight.Unanswered as unanswered:
-            self._missing.append(f"flight record: {unanswered}")
+            self._older_record(str(unanswered))
             return
-        self._read_flight(data)
+        self._asked_record = self._read_flight(data)
 
-    def _read_flight(self, data: bytes) -> None:
+    async def _ask_record(self) -> bytes:
+        seconds = self._taker.left(_SERVER_SECONDS)
+        return await flight.ask(self._worker.files.server, "fr_trace_json", seconds)
+
+    def _older_record(self, why: str) -> None:
+        """The last periodic record instead of the present one."""
+        snapshot = self._worker.snapshot
+        if snapshot is None or not self._read_flight(snapshot.data):
+            self._missing.append(f"flight record: {why}")
+            return
+        until = self._worker.ended_at or time.monotonic()
+        self._record_age = round(max(0.0, until - snapshot.at), 3)
+        before = "its end" if self._worker.ended_at else "this look"
+        self._missing.append(
+            f"flight record: {why}; as of {self._record_age:.1f} s before {before}"
+        )
+
+    def _read_flight(self, data: bytes) -> bool:
         self._keep("flight", "json", data)
         try:
             self._collectives = flight.parse(data)
+            return True
         except (ValueError, TypeError, IndexError, KeyError) as error:
             self._missing.append(f"flight record: cannot be read ({error})")
+            return False
 
     def _of_the_dead(self) -> None:
         """A rank that is gone: what it left in files."""
@@ -112,7 +191,7 @@ class Taker:
         text = _read(files.fatal)
         if text:
             self._keep("stacks", "txt", text)
-            self._frames = stacks.from_faulthandler(text.decode("utf-8", "replace"))
+            self._frames = spyreport.from_faulthandler(text.decode("utf-8", "replace"))
             self._frames_by = "faulthandler"
         else:
             self._missing.append(f"stack: the process is gone ({self._worker.exit_text})")
@@ -120,7 +199,7 @@ class Taker:
         if record:
             self._read_flight(record)
         else:
-            self._missing.append(f"flight record: the process is gone ({self._worker.exit_text})")
+            self._older_record(f"the process is gone ({self._worker.exit_text})")
 
     def _last_lines(self) -> tuple[str, ...]:
         lines = tail(self._worker.files.log, _KEPT_LINES)
@@ -141,32 +220,33 @@ class Taker:
 
 async def collect(
     workers: list[Worker],
-    collection: int,
+    order: CollectEvidence,
     run_dir: Path,
     seconds: float,
     on_taken: Callable[[EvidenceTaken], None],
 ) -> None:
     """Evidence of all `workers` side by side, each handed over as soon as it is complete."""
-    deadline = time.monotonic() + seconds
+    taker = stacks.Taker(time.monotonic() + seconds)
 
     async def one(worker: Worker) -> None:
-        on_taken(await Taker(worker, collection, run_dir, deadline).take())
+        on_taken(await Scene(worker, order, run_dir, taker).take())
 
     await asyncio.gather(*(one(worker) for worker in workers))
 
 
-def process_facts(pid: int) -> ProcessFacts | None:
-    """From /proc; None when the process is gone."""
-    stat = processes.read_stat(pid)
-    if stat is None:
-        return None
-    return ProcessFacts(
-        state=stat.state,
-        wchan=_read(Path(f"/proc/{pid}/wchan")).decode("ascii", "replace"),
-        cpu_seconds=stat.cpu_seconds,
-        rss_bytes=stat.rss_bytes,
-        threads=stat.threads,
-    )
+def has_advanced(first: Look, second: Look) -> bool | None:
+    """Whether the rank has made progress; None when the looks are too close to say that it has
+    not."""
+    if first.counters != second.counters:
+        return True
+    if None not in (first.record, second.record) and first.record != second.record:
+        return True
+    return False if second.at - first.at >= _TELLING_SECONDS else None
+
+
+def _states(collectives: tuple[Collective, ...]) -> tuple[tuple[int, str, bool], ...]:
+    last = collectives[-flight.MOST_ENTRIES :]
+    return tuple((entry.record_id, entry.state, entry.retired) for entry in last)
 
 
 def tail(path: Path, count: int) -> list[str]:

@@ -9,6 +9,8 @@ from harness.collectives import Collective
 
 MOST_ENTRIES = 64
 _ANSWER_LIMIT = 64 << 20
+_ENTRIES = b'"entries":['
+_ENTRY = b'{"collective_seq_id":'
 
 
 class Unanswered(Exception):
@@ -58,6 +60,25 @@ def parse(data: bytes) -> tuple[Collective, ...]:
     entries = [entry for entry in raw.get("entries") or () if isinstance(entry, dict)]
     entries.sort(key=lambda entry: int(entry.get("record_id", 0)))
     return tuple(_collective(entry) for entry in entries)
+
+
+def newest_entries(data: bytes, most: int = MOST_ENTRIES) -> bytes:
+    """A flight record with its newest `most` entries only, without parsing it.
+
+    torch writes the entries oldest first, each beginning with the same key. What looks different
+    is returned whole.
+    """
+    first = data.find(_ENTRIES)
+    if first < 0:
+        return data
+    first += len(_ENTRIES)
+    begin = len(data)
+    for _ in range(most):
+        earlier = data.rfind(_ENTRY, first, begin)
+        if earlier < 0:
+            return data
+        begin = earlier
+    return data[:first] + data[begin:]
 
 
 def _collective(entry: dict[str, Any]) -> Collective:

@@ -10,11 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.agent.environment import PRIVATE, worker_environ
+from harness.agent.recordlogs import RecordLogs
 from harness.agent.workers import Worker, WorkerFiles
 from harness.agent.zygote_client import Zygote
 from harness.config import Job
 from harness.orders import StartWorkers
-from harness.worker import link, pulse
+from harness.worker import layout, link, pulse
 from harness.worker.bootstrap import ASSIGNMENT, start_code
 from harness.worker.guest import Assignment
 
@@ -48,7 +49,7 @@ class Launcher:
         files = self.files(order.attempt, rank)
         variables = worker_environ(self._job, order, local_rank, str(files.error), self._environ)
         ours, theirs = link.socket_pair()
-        page = pulse.make_page(str(rank))
+        page = pulse.make_page(str(rank), layout.BYTES)
         log = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             assignment = Assignment(
@@ -84,6 +85,7 @@ class Launcher:
                 launched_by="fresh" if zygote is None else "zygote",
                 files=files,
                 page=pulse.PulseReader(page),
+                logs=RecordLogs(page),
                 link_end=ours,
                 ended=asyncio.get_running_loop().create_future(),
                 guest=self._job.mode != "command",

@@ -4,8 +4,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from harness.events import ProcessFacts
 
 _PASS_SECONDS = 0.005
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -23,6 +25,9 @@ class Stat:
     cpu_seconds: float
     threads: int
     rss_bytes: int
+
+
+Family = Mapping[int, list[Stat]]
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -44,13 +49,46 @@ def read_stat(pid: int) -> Stat | None:
     )
 
 
-def descendants(root: int) -> list[Stat]:
-    """All processes below `root`, zombies included."""
+def facts(pid: int) -> ProcessFacts | None:
+    """What /proc says of a process; None when it is gone."""
+    stat = read_stat(pid)
+    if stat is None:
+        return None
+    return ProcessFacts(
+        state=stat.state,
+        wchan=_read(f"/proc/{pid}/wchan"),
+        cpu_seconds=stat.cpu_seconds,
+        rss_bytes=stat.rss_bytes,
+        threads=stat.threads,
+    )
+
+
+def name(pid: int) -> str:
+    """The name that the process goes by, as `ps` shows it; at most 15 characters."""
+    return _read(f"/proc/{pid}/comm").strip()
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def family() -> Family:
+    """All processes of the machine by their parent, zombies included."""
     stats = [read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit()]
     by_parent: dict[int, list[Stat]] = {}
     for stat in stats:
         if stat is not None:
             by_parent.setdefault(stat.parent, []).append(stat)
+    return by_parent
+
+
+def descendants(root: int, by_parent: Family | None = None) -> list[Stat]:
+    """All processes below `root`, zombies included; `by_parent` is an earlier `family()`."""
+    by_parent = family() if by_parent is None else by_parent
     found: list[Stat] = []
     front = [root]
     while front:

@@ -1,102 +1,242 @@
-"""The main thread's stack of a process: py-spy's report, or a faulthandler text."""
+"""Taking stacks, the one home: of ranks and of their Python children, by whatever means works.
 
-import json
-import re
+In this order: py-spy without stopping the process (works on stopped processes too, and while a C
+call holds the interpreter lock); the rank's own worker server; pystack where it is installed; and,
+only where that does no harm any more, a signal to the handler that the guest has registered.
+"""
+
+import asyncio
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from harness.events import Frame
-from harness.incidents import Where
-from harness.worker import bootstrap
-from harness.worker.frames import innermost_user
+from harness import processes as kernel
+from harness.agent import flight, processes, spyreport
+from harness.agent.spyreport import NoStack
+from harness.events import ChildTaken, Frame
+from harness.worker.bootstrap import STACK_SIGNAL
 
-_FAULTHANDLER_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+SPY_SECONDS = 3.0
+SERVER_SECONDS = 2.0
+FROZEN = ("T", "t")
+_MOST_CHILDREN = 16
+_SIDE_BY_SIDE = 8
+_LOOK_SECONDS = 0.01
+_SIGNAL_SECONDS = 1.0
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
-class NoStack(Exception):
-    """No stack could be had; the text says in words why."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A process to look at. `server` is its worker server's socket, if it has one; `fatal` the
+    file its registered stack handler writes to, when it may be asked to."""
+
+    pid: int
+    server: Path | None = None
+    fatal: Path | None = None
+    with_locals: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The main thread's frames, innermost first, by which tool, and the tool's own report.
+    `variables` stand beside the frames when they were asked for."""
+
+    frames: tuple[Frame, ...] = ()
+    by: str = ""
+    report: bytes = b""
+    suffix: str = "txt"
+    variables: tuple[tuple[str, ...], ...] = ()
+    missing: str = ""
+    """Why there are no frames."""
+
+
+class Taker:
+    """Takes stacks until `deadline` (monotonic seconds), a few side by side."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._slots = asyncio.Semaphore(_SIDE_BY_SIDE)
+        self._family: processes.Family | None = None
+
+    def left(self, at_most: float) -> float:
+        """Seconds that one step may take."""
+        return max(0.05, min(at_most, self._deadline - time.monotonic()))
+
+    async def take(self, subject: Subject) -> Stack:
+        """Never raises: what could not be had is said in `missing`."""
+        problems: list[str] = []
+        for way in (self._spy, self._server, self._pystack, self._signal):
+            try:
+                async with self._slots:
+                    stack = await way(subject)
+            except NoStack as no_stack:
+                problems.append(str(no_stack))
+                continue
+            if stack is not None and stack.frames:
+                return stack
+        return Stack(missing="; ".join(problems))
+
+    async def children(self, pid: int) -> tuple[ChildTaken, ...]:
+        """The Python processes below `pid`, with their stacks."""
+        if self._family is None:
+            self._family = processes.family()  # one look at /proc for all ranks
+        below = processes.descendants(pid, self._family)
+        pythons = [stat.pid for stat in below if stat.state != "Z" and is_python(stat.pid)]
+        return tuple(
+            await asyncio.gather(*(self._child(child) for child in pythons[:_MOST_CHILDREN]))
+        )
+
+    async def _child(self, pid: int) -> ChildTaken:
+        stack = await self.take(Subject(pid=pid))
+        return ChildTaken(
+            pid=pid,
+            name=processes.name(pid),
+            process=processes.facts(pid),
+            frames=stack.frames[: spyreport.MOST_FRAMES],
+            user_frame=spyreport.user_frame(stack.frames),
+            missing=stack.missing,
+        )
+
+    async def _spy(self, subject: Subject) -> Stack:
+        report = await asyncio.to_thread(
+            spy, subject.pid, self.left(SPY_SECONDS), with_locals=subject.with_locals
+        )
+        frames, variables = spyreport.main_thread(report, subject.pid)
+        return Stack(frames=frames, by="py-spy", report=report, suffix="json", variables=variables)
+
+    async def _server(self, subject: Subject) -> Stack | None:
+        if subject.server is None or _state(subject.pid) in FROZEN:
+            return None
+        try:
+            text = await flight.ask(subject.server, "dump_traceback", self.left(SERVER_SECONDS))
+        except flight.Unanswered as unanswered:
+            raise NoStack(str(unanswered)) from None
+        frames = spyreport.from_faulthandler(text.decode("utf-8", "replace"))
+        return Stack(frames=frames, by="dump_traceback", report=text)
+
+    async def _pystack(self, subject: Subject) -> Stack | None:
+        program = _beside("pystack")
+        if program is None:
+            return None
+        command = [program, "remote", "--no-block", str(subject.pid)]
+        text = await asyncio.to_thread(_run, command, "pystack", self.left(SPY_SECONDS))
+        return Stack(frames=spyreport.from_pystack(text.decode()), by="pystack", report=text)
+
+    async def _signal(self, subject: Subject) -> Stack | None:
+        """Only a process that has a handler for it: any other would die of the signal."""
+        if subject.fatal is None or _state(subject.pid) in FROZEN:
+            return None
+        if not kernel.catches(subject.pid, STACK_SIGNAL):
+            return None
+        before = _size(subject.fatal)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(subject.pid, STACK_SIGNAL)
+        until = time.monotonic() + self.left(_SIGNAL_SECONDS)
+        seen = before
+        while time.monotonic() < until:
+            await asyncio.sleep(_LOOK_SECONDS)
+            size = _size(subject.fatal)
+            if size > before and size == seen:
+                break
+            seen = size
+        text = _read_from(subject.fatal, before)
+        if not text:
+            raise NoStack("it did not answer the signal that asks for its stack")
+        frames = spyreport.from_faulthandler(text.decode("utf-8", "replace"))
+        return Stack(frames=frames, by="faulthandler", report=text)
+
+
+def is_python(pid: int) -> bool:
+    """Whether the program of process `pid` is a Python interpreter."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+    except OSError:
+        return False
+
+
+def spy(pid: int, seconds: float, *, with_locals: bool = False) -> bytes:
+    """py-spy's JSON report of `pid`, taken without stopping it. Raises NoStack. Blocks."""
+    program = _beside("py-spy")
+    if program is None:
+        raise NoStack("py-spy is not installed (pip install py-spy)")
+    extra = ["--locals"] if with_locals else []
+    command = [program, "dump", "--nonblocking", "--json", *extra, "--pid", str(pid)]
+    return _run(command, "py-spy", seconds)
 
 
 @cache
-def py_spy_path() -> str | None:
-    """The py-spy beside this interpreter, or the one in PATH."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.is_file() else shutil.which("py-spy")
+def _beside(name: str) -> str | None:
+    """A program beside this interpreter, else the one in PATH."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.is_file() else shutil.which(name)
 
 
-def spy(pid: int, seconds: float) -> bytes:
-    """py-spy's JSON report of `pid`, without stopping it: works on stopped processes too, and
-    while a C call holds the interpreter lock. Raises NoStack. Blocks."""
-    program = py_spy_path()
-    if program is None:
-        raise NoStack("py-spy is not installed")
+def _run(command: list[str], name: str, seconds: float) -> bytes:
     try:
-        done = subprocess.run(
-            [program, "dump", "--nonblocking", "--json", "--pid", str(pid)],
-            capture_output=True,
-            timeout=max(seconds, 0.1),
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, timeout=max(seconds, 0.1), check=False)
     except subprocess.TimeoutExpired:
-        raise NoStack(f"py-spy took longer than {seconds:.1f} s") from None
+        raise NoStack(f"{name} took longer than {seconds:.1f} s") from None
     except OSError as error:
-        raise NoStack(f"py-spy could not be started: {error.strerror}") from None
-    if done.returncode != 0:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise NoStack(f"py-spy: {lines[0] if lines else f'exit code {done.returncode}'}")
-    return done.stdout
+        raise NoStack(f"{name} could not be started: {error.strerror}") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stderr.decode("utf-8", "replace").strip()
+    raise NoStack(_in_words(name, said) or f"{name}: exit code {done.returncode}")
 
 
-def main_thread(report: bytes, pid: int) -> tuple[Frame, ...]:
-    """Frames of the main thread in a py-spy report, innermost first. Raises NoStack."""
+def _in_words(name: str, said: str) -> str:
+    """What a tool's complaint means and what to do about it."""
+    low = said.lower()
+    if "permission denied" in low or "operation not permitted" in low:
+        return f"{name} was refused: {what_to_allow()}"
+    if "failed to find a python interpreter" in low or "failed to get python version" in low:
+        return f"{name} finds no interpreter in it: it is just starting, or shutting down"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return f"{name}: {lines[0]}" if lines else ""
+
+
+def what_to_allow() -> str:
+    """Why this process may not look into another one, and what to set so that it may."""
     try:
-        threads = json.loads(report)
-    except ValueError:
-        raise NoStack("py-spy's report was cut off") from None
-    main = next((thread for thread in threads if thread.get("os_thread_id") == pid), None)
-    if main is None:
-        main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
-    if main is None or not main["frames"]:
-        raise NoStack("py-spy saw no Python frame of the main thread")
-    frames = [
-        Frame(file=frame["filename"], line=int(frame["line"]), function=frame["name"])
-        for frame in main["frames"]
-    ]
-    return tuple(_without_bootstrap(frames))
+        scope = int(_YAMA.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        scope = 0
+    if scope == 3:
+        return f"{_YAMA} is 3, which forbids it until the machine is started again with less"
+    if scope:
+        return (
+            f"{_YAMA} is {scope}; set it to 0 (sysctl kernel.yama.ptrace_scope=0), "
+            "or give CAP_SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
+        )
+    return (
+        "ptrace is not permitted; run as the same user as the process, "
+        "or give CAP_SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
+    )
 
 
-def from_faulthandler(text: str) -> tuple[Frame, ...]:
-    """Frames of the main thread in a faulthandler text, innermost first.
-
-    faulthandler writes the thread of the signal as `Current thread` and the oldest, which is the
-    main one, last.
-    """
-    frames: list[Frame] = []
-    for line in text.splitlines():
-        if line.startswith(("Thread ", "Current thread ", "Stack ")):
-            frames.clear()
-        found = _FAULTHANDLER_FRAME.match(line)
-        if found:
-            frames.append(
-                Frame(file=found["file"], line=int(found["line"]), function=found["name"])
-            )
-    return tuple(_without_bootstrap(frames))
+def _state(pid: int) -> str:
+    stat = processes.read_stat(pid)
+    return "" if stat is None else stat.state
 
 
-def _without_bootstrap(frames: list[Frame]) -> list[Frame]:
-    """Without what called the user's program."""
-    for at, frame in enumerate(frames):
-        if frame.file == bootstrap.__file__ and frame.function == "_execute":
-            return frames[:at]
-    return frames
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
-def user_frame(frames: tuple[Frame, ...]) -> Where | None:
-    """Where the user's own code stands in a stack."""
-    found = innermost_user([(frame.file, frame) for frame in frames])
-    if found is None:
-        return None
-    return Where(file=found.file, line=found.line, function=found.function)
+def _read_from(path: Path, start: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read()
+    except OSError:
+        return b""

@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.agent import evidence, faults, processes, vitals, workers
+from harness.agent import evidence, faults, processes, showing, snapshots, vitals, workers
 from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
@@ -143,6 +143,8 @@ class Agent:
                 await self._start_workers(order)
             case o.CollectEvidence():
                 self._in_background(self._collect(order))
+            case o.TakeStacks():
+                self._in_background(self._take_stacks(order))
             case o.StopWorkers():
                 self._in_background(self._stop_workers(order))
             case o.InjectFault():
@@ -273,12 +275,14 @@ class Agent:
         if not self._job.local_ranks_filter or local_rank in self._job.local_ranks_filter:
             self._console.follow(worker.rank, worker.files.log)
         workers.watch(worker, self._on_fact, self._on_exit)
+        if worker.guest:
+            self._in_background(snapshots.keep(worker))
 
     async def _collect(self, order: o.CollectEvidence) -> None:
         started = time.monotonic()
         await evidence.collect(
             list(self._workers.values()),
-            order.collection,
+            order,
             self._run_dir,
             self._job.policy.evidence_budget * _EVIDENCE_SHARE,
             self._report,
@@ -290,6 +294,11 @@ class Agent:
                 seconds=round(time.monotonic() - started, 3),
             )
         )
+
+    async def _take_stacks(self, order: o.TakeStacks) -> None:
+        chosen = [w for w in self._workers.values() if not order.ranks or w.rank in order.ranks]
+        seconds = self._job.policy.evidence_budget * _EVIDENCE_SHARE
+        self._report(await showing.take_stacks(chosen, order, self._node_rank, seconds))
 
     async def _stop_workers(self, order: o.StopWorkers) -> None:
         await self._stop(order.grace)
@@ -339,7 +348,7 @@ class Agent:
         self._link.report(worker.attempt, event)
 
     def _on_exit(self, worker: Worker, ending: Ending) -> None:
-        worker.exit_text = ending.text
+        worker.exit_text, worker.ended_at = ending.text, time.monotonic()
         self._report_changed(worker)
         killed = ending.signal == 9 and not worker.told_to_stop
         self._link.report(
@@ -392,6 +401,20 @@ class Agent:
                 self._console.notice(f"harness: {name}: not stopping: {why}")
         except HarnessError as error:
             self._tell(error)
+
+    async def _show_stacks(self) -> None:
+        """Somebody wants to see all stacks on this terminal."""
+        request = f"{self._node_rank}-{time.time_ns()}"
+        command = o.ShowStacks(request=request, show_on=self._node_rank)
+        try:
+            accepted, why = await self._link.command(command, "launcher")
+            if not accepted:
+                self._console.notice(f"harness: no stacks: {why}")
+        except HarnessError as error:
+            self._tell(error)
+
+    def on_stacks_wanted(self) -> None:
+        self._in_background(self._show_stacks())
 
     def on_signal(self, number: int, name: str) -> None:
         self._in_background(self.ask_to_stop(number, name))

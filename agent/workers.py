@@ -12,12 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from harness import events as e
+from harness.agent.recordlogs import RecordLogs
 from harness.worker import link
 from harness.worker.pulse import PulseReader, PulseReading
 
 ERROR_FILE_LIMIT = 64_000
 _ADOPTION_SECONDS = 5.0
 _BEAT_NEWS_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The newest entries of a flight record, as JSON, and when they were taken (monotonic)."""
+
+    at: float
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +52,7 @@ class Worker:
     launched_by: str
     files: WorkerFiles
     page: PulseReader
+    logs: RecordLogs
     link_end: socket.socket
     ended: asyncio.Future[None]
     guest: bool = True
@@ -50,7 +60,11 @@ class Worker:
     told_to_stop: bool = False
     exit_text: str = ""
     """How it ended, once it has."""
+    ended_at: float = 0.0
+    """When it was seen to be gone (monotonic seconds)."""
     last_reading: PulseReading | None = field(default=None)
+    snapshot: Snapshot | None = None
+    """Its last periodic flight record, if there was one."""
 
     @property
     def alive(self) -> bool:
@@ -83,6 +97,14 @@ class Worker:
         ):
             return None
         self.last_reading = reading
+        return self._pulse(reading)
+
+    def newest_pulse(self) -> e.Pulse | None:
+        """What its page holds, or held when it ended."""
+        reading = self.page.read() if self.alive else self.last_reading
+        return None if reading is None else self._pulse(reading)
+
+    def _pulse(self, reading: PulseReading) -> e.Pulse:
         return e.Pulse(
             rank=self.rank,
             step=reading.step,
@@ -93,6 +115,7 @@ class Worker:
             loss_finite=reading.loss_finite,
             tokens=reading.tokens,
             total_steps=reading.total_steps,
+            collectives=reading.collectives,
         )
 
     def error_file(self) -> str | None:

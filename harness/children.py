@@ -108,7 +108,7 @@ class Children:
             end.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self._selector.register(reader, selectors.EVENT_READ, self._take_signals)
-        numbers = [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM]
+        numbers = [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup means what it says
             numbers.append(signal.SIGHUP)
         for number in numbers:

@@ -25,6 +25,48 @@ class Collective:
     created_ns: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointToPoint:
+    """A send or receive, as the rank's own log has it (Gloo's flight record has none).
+
+    The `number`-th of its `direction` (send, recv; from 1) between the rank and `peer` in `pg`.
+    `peer` is a global rank; -1 takes from anybody. `state`: posted (the call has returned),
+    waiting (the rank waits for it now), done, failed, dropped (given up without a wait), or
+    unwatched (the backend gave nothing to wait for; its own record knows more). A tensor of more
+    than four sizes has its last ones multiplied. Times are wall-clock nanoseconds, 0: not yet.
+    """
+
+    direction: str
+    peer: int
+    pg: str
+    pg_desc: str
+    tag: int
+    number: int
+    sizes: tuple[int, ...]
+    dtype: str
+    state: str
+    begun_ns: int
+    ended_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCreation:
+    """A process group that the rank has begun to create. Times are wall-clock nanoseconds.
+
+    `ended_ns` 0: it is still in there, waiting for a member. `member` is whether the rank itself
+    belongs to it; all ranks of the world take part in creating one. `ranks` are global ranks,
+    empty when there were too many to note. `failed`: it raised.
+    """
+
+    pg: str
+    pg_desc: str
+    ranks: tuple[int, ...]
+    member: bool
+    begun_ns: int
+    ended_ns: int
+    failed: bool = False
+
+
 _SAME_INPUT = frozenset(
     {
         "all_reduce", "all_reduce_coalesced", "allreduce", "allreduce_coalesced",

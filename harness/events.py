@@ -8,7 +8,7 @@ default, so that old journals stay readable.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.collectives import Collective
+from harness.collectives import Collective, GroupCreation, PointToPoint
 from harness.faults import Fault
 from harness.incidents import Incident, Outcome, Where
 from harness.orders import Command, Order
@@ -238,6 +238,9 @@ class Pulse:
     """False when the loss is NaN or infinite; `loss` is None then, JSON has no such numbers."""
     tokens: int = 0
     total_steps: int = 0
+    collectives: int = 0
+    """Collectives and point-to-point operations begun, over all groups: progress of a script
+    without an optimizer too. Read four times a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +273,18 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChildTaken:
+    """A Python child of a rank. `frames` is its main thread's stack, innermost first."""
+
+    pid: int
+    name: str
+    process: ProcessFacts | None
+    frames: tuple[Frame, ...] = ()
+    user_frame: Where | None = None
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceTaken:
     """What could be seen of one rank. `missing` says in words what could not, and why.
 
@@ -288,12 +303,57 @@ class EvidenceTaken:
     last_lines: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    p2p: tuple[PointToPoint, ...] = ()
+    """The newest point-to-point operations and all open ones, oldest first."""
+    groups: tuple[GroupCreation, ...] = ()
+    """The rank's own process groups, and those it is still creating, oldest first."""
+    children: tuple[ChildTaken, ...] = ()
+    """Its Python children: data loaders and the like."""
+    record_age: float | None = None
+    """Of a rank that died without a word: seconds between `collectives` and its end."""
+    pulse: Pulse | None = None
+    """Its pulse page at the first look."""
+    advanced: bool | None = None
+    """Whether any counter of its progress moved between two looks `looked_apart` seconds apart;
+    None when there was no second one."""
+    cpu_delta: float | None = None
+    """CPU seconds that the process used between the two looks."""
+    looked_apart: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceComplete:
     collection: int
     node_rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStack:
+    """The main thread of one rank, and of its Python children; frames innermost first.
+
+    `missing` says why there are no frames. `variables` stand beside the frames when local
+    variables were asked for. `state` is the letter in PID/status, Z also when it is gone.
+    """
+
+    rank: int
+    pid: int
+    state: str
+    frames: tuple[Frame, ...] = ()
+    frames_by: str = ""
+    user_frame: Where | None = None
+    missing: str = ""
+    variables: tuple[tuple[str, ...], ...] = ()
+    children: tuple[ChildTaken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StacksTaken:
+    """The stacks of a node's ranks, because somebody asked."""
+
+    request: str
+    node_rank: int
+    stacks: tuple[RankStack, ...]
     seconds: float
 
 
@@ -363,6 +423,7 @@ Event = (
     | PulsesRead
     | EvidenceTaken
     | EvidenceComplete
+    | StacksTaken
     | OrderGiven
     | CommandTaken
     | FaultInjected

@@ -23,6 +23,8 @@ from harness.config import Job
 from harness.errors import ExitCode, NodeFailure, PlatformError, UsageError
 
 CONTROLLER_RESTARTS_PER_MINUTE = 5
+SHOW_STACKS = (signal.SIGUSR1, signal.SIGQUIT)
+"""Ctrl-\\ is the latter."""
 READY_SECONDS = 30.0
 """Longest wait for a controller to listen, a cold import of its libraries included."""
 HARD_STOP_AFTER_GRACE = 1.5
@@ -149,6 +151,9 @@ class Launcher:
             self._signalled(self.children.signals.pop(0))
 
     def _signalled(self, number: int) -> None:
+        if number in SHOW_STACKS:
+            self._show_stacks()
+            return
         if self.stop_signal:
             self.kill_now = self.kill_now or number == signal.SIGINT
             return
@@ -156,6 +161,14 @@ class Launcher:
         self.stop_deadline = time.monotonic() + self.job.policy.stop_grace + HARD_STOP_AFTER_GRACE
         again = "; Ctrl-C again kills at once" if number == signal.SIGINT else ""
         say(f"{signal_name(number)}: stopping the run{again}")
+
+    def _show_stacks(self) -> None:
+        """The run goes on; the agent asks for all stacks, which come on stderr."""
+        agent = self.agent
+        if agent is not None and processes.catches(agent.pid, signal.SIGUSR1):
+            agent.kill(signal.SIGUSR1)
+        else:
+            say("no stacks: no workers are running yet")
 
     @property
     def _stopped_code(self) -> int:

@@ -43,6 +43,24 @@ class CollectEvidence:
     collection: int
     attempt: int
     why: str
+    apart: float = 0.0
+    """Least seconds between the two looks at a rank's progress. 0: no longer than the rest takes,
+    and only at what costs nothing."""
+    last_resort: bool = True
+    """Whether a rank whose stack cannot be had otherwise may get a signal that makes it write one:
+    that interrupts a system call, so only where ranks have failed or are judged stuck."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeStacks:
+    """Take the stacks of local ranks, of all when `ranks` is empty; answered by one StacksTaken.
+
+    Opens no incident and disturbs nobody.
+    """
+
+    request: str
+    ranks: tuple[int, ...] = ()
+    with_locals: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +84,13 @@ class InjectFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """Print `text` on the node's stderr (incident cards, run-level messages)."""
+    """Print `text` on the node's stderr (incident cards, run-level messages).
+
+    `request` is the request for stacks that it answers, if it does.
+    """
 
     text: str
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +101,16 @@ class Shutdown:
     reason: str
 
 
-Order = HostStore | StartWorkers | CollectEvidence | StopWorkers | InjectFault | Notify | Shutdown
+Order = (
+    HostStore
+    | StartWorkers
+    | CollectEvidence
+    | TakeStacks
+    | StopWorkers
+    | InjectFault
+    | Notify
+    | Shutdown
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,4 +129,18 @@ class Inject:
     fault: Fault
 
 
-Command = StopRun | Inject
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowStacks:
+    """Take the stacks of `ranks` (empty: all) while the run goes on.
+
+    `request` is any text that names this request. `show_on` is a node on whose stderr the stacks
+    are printed; -1: nowhere, the asker reads the StacksTaken events.
+    """
+
+    request: str
+    ranks: tuple[int, ...] = ()
+    with_locals: bool = False
+    show_on: int = -1
+
+
+Command = StopRun | Inject | ShowStacks

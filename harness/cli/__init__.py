@@ -7,10 +7,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("harness.cli.run", "Train: start a script on all ranks, watch it, restart it."),
     "status": ("harness.cli.status", "Say how a run is doing."),
     "tui": ("harness.cli.tui", "Watch a run, live or finished, on a full screen."),
+    "stacks": ("harness.cli.stacks", "Show where all ranks are, equal stacks grouped."),
     "logs": ("harness.cli.logs", "Show what ranks printed, equal lines folded."),
     "report": ("harness.cli.report", "Tell what happened in a run, and why."),
     "analyze": ("harness.cli.analyze", "Name the rank that a hang began with, from its dumps."),
     "explain": ("harness.cli.explain", "Explain a verdict."),
+    "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),
     "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),
     "stop": ("harness.cli.stop", "Stop a run."),
 }

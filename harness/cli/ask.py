@@ -18,14 +18,14 @@ def ask(run: str | None, runs_dir: str | None, command: Command) -> str:
     Raises UsageError when there is no such run, when it has ended, or when it refuses.
     """
     found = runs.find(run, runs.runs_dir(runs_dir))
-    address, token = _door(found)
-    accepted, why = observer.do_blocking(address, command, by=f"cli:{_user()}", token=token)
+    address, token = door(found)
+    accepted, why = observer.do_blocking(address, command, by=f"cli:{user()}", token=token)
     if not accepted:
         raise UsageError(f"refused: {why}")
     return why
 
 
-def _door(found: runs.RunFolder | runs.Endpoint) -> tuple[str, str]:
+def door(found: runs.RunFolder | runs.Endpoint) -> tuple[str, str]:
     """Address and token of the controller."""
     if isinstance(found, runs.Endpoint):
         return found.address, runs.token()
@@ -49,7 +49,7 @@ def _token_of(run_dir: Path) -> str:
         return ""
 
 
-def _user() -> str:
+def user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a number without a name, in containers

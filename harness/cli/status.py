@@ -87,7 +87,7 @@ def _as_json(
 ) -> dict[str, Any]:
     """As harness/schemas/status.schema.json describes it."""
     header, mark = view.header, state.newest_restore_point
-    pids = {r.rank: r.pid for r in state.attempt.ranks.values()} if state.attempt else {}
+    ranks = state.attempt.ranks if state.attempt else {}
     return {
         "schema": SCHEMA,
         "run": header.run,
@@ -112,7 +112,8 @@ def _as_json(
                 "loss": cell.loss,
                 "coordinates": state.coordinates.get(cell.rank, {}),
                 "node_rank": cell.node_rank,
-                "pid": pids.get(cell.rank) or None,
+                "pid": (ranks[cell.rank].pid or None) if cell.rank in ranks else None,
+                "collectives": ranks[cell.rank].collectives if cell.rank in ranks else 0,
             }
             for cell in view.cells
         ],

@@ -27,6 +27,7 @@ from harness.recovery.launching import (
     stored_by_ns,
 )
 from harness.recovery.remedy import choose
+from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.state import AttemptState, Collection, RunState
 from harness.topology import ranks_name, ranks_text
 
@@ -71,6 +72,8 @@ def accept(state: RunState, command: o.Command) -> tuple[bool, str]:
             return True, "the run is being stopped"
         case o.Inject(fault=fault):
             return _accept_fault(state, state.run, fault.rank, fault.kind)
+        case o.ShowStacks():
+            return accept_stacks(state, command)
         case _:
             assert_never(command)
 
@@ -93,6 +96,9 @@ def _accept_fault(state: RunState, run: e.RunStarted, rank: int, kind: str) -> t
 
 
 def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
+    asks = stack_orders(state, attempt, _reachable(attempt), now_ns)
+    if asks:
+        return asks
     incident = _decisive_incident(state, attempt)
     if state.stop is not None or incident is not None:
         return _wind_down(state, attempt, incident, now_ns)
@@ -253,14 +259,18 @@ def _stopped_by_ns(state: RunState, attempt: AttemptState) -> int:
 
 
 def _deadlines(state: RunState) -> list[int]:
-    attempt = state.attempt
     if state.run is None or state.ended is not None:
         return []
+    return [*_stage_deadlines(state, state.run), *shown_by_ns(state)]
+
+
+def _stage_deadlines(state: RunState, run: e.RunStarted) -> list[int]:
+    attempt = state.attempt
     match state.stage:
         case "gathering":
-            return [gathered_by_ns(state, state.run)]
+            return [gathered_by_ns(state, run)]
         case "storing":
-            return [stored_by_ns(state, state.run)]
+            return [stored_by_ns(state, run)]
         case "running" | "judging" if attempt is not None and attempt.trouble_ns:
             collection = _open_collection(state, attempt)
             evidence = [] if collection is None else [_evidence_by_ns(state, collection)]

@@ -10,6 +10,7 @@ from harness.state.words import (
     RankState,
     RankStatus,
     RunState,
+    StackRequest,
     Stage,
 )
 
@@ -20,6 +21,7 @@ __all__ = [
     "RankState",
     "RankStatus",
     "RunState",
+    "StackRequest",
     "Stage",
     "fold",
     "fold_all",

@@ -18,6 +18,7 @@ from harness.state.words import (
     NodeState,
     RankState,
     RunState,
+    StackRequest,
     Stage,
 )
 
@@ -77,7 +78,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.OrderGiven():
             _order_given(state, stamp, event)
         case e.CommandTaken():
-            _command_taken(state, event)
+            _command_taken(state, stamp, event)
         case e.FaultInjected():
             state.faults.append(event)
         case e.IncidentOpened():
@@ -86,6 +87,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 _enter(state, stamp, "running")
         case e.IncidentClosed():
             _incident_closed(state, event)
+        case e.StacksTaken():
+            _stacks_taken(state, event)
         case e.EvidenceComplete():
             for collection in state.collections:
                 if collection.index == event.collection:
@@ -215,7 +218,7 @@ def _agent_lost(state: RunState, stamp: e.Stamp, event: e.AgentLost) -> None:
         attempt.trouble_ns = attempt.trouble_seen_ns = stamp.wall_ns
 
 
-def _command_taken(state: RunState, event: e.CommandTaken) -> None:
+def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> None:
     state.commands.append(event)
     if not event.accepted:
         return
@@ -224,6 +227,10 @@ def _command_taken(state: RunState, event: e.CommandTaken) -> None:
             state.stop = state.stop or event.command
         case o.Inject():
             state.injects.append(event.command)
+        case o.ShowStacks():
+            state.stack_requests[event.command.request] = StackRequest(
+                command=event.command, taken_ns=stamp.wall_ns
+            )
         case _:
             assert_never(event.command)
 
@@ -265,7 +272,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
     rank.step, rank.step_ns = pulse.step, pulse.step_ns
     rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
     rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps
-    rank.heartbeat_ns = pulse.heartbeat_ns
+    rank.heartbeat_ns, rank.collectives = pulse.heartbeat_ns, pulse.collectives
 
 
 def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> None:
@@ -319,10 +326,14 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
             _enter(state, stamp, "stopping")
         case o.InjectFault():
             state.injects_ordered += 1
+        case o.TakeStacks(request=name):
+            if (request := state.stack_requests.get(name)) is not None:
+                request.asked.add(event.node_rank)
         case o.Shutdown():
             state.shut_down.add(event.node_rank)
-        case o.Notify(text=text):
+        case o.Notify(text=text, request=name):
             state.notices.append(text)
+            state.stack_requests.pop(name, None)
         case _:
             assert_never(event.order)
 
@@ -340,6 +351,15 @@ def _collect(state: RunState, stamp: e.Stamp, node_rank: int, order: o.CollectEv
         state.collections.append(collection)
     collection.asked.add(node_rank)
     collection.waiting.add(node_rank)
+
+
+def _stacks_taken(state: RunState, event: e.StacksTaken) -> None:
+    request = state.stack_requests.get(event.request)
+    if request is None:
+        return
+    request.answers[event.node_rank] = event
+    if request.command.show_on < 0 and request.answers.keys() >= request.asked:
+        del state.stack_requests[event.request]  # whoever asked reads the events
 
 
 def _incident_closed(state: RunState, event: e.IncidentClosed) -> None:

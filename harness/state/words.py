@@ -32,6 +32,8 @@ class RankState:
     tokens: int = 0
     total_steps: int = 0
     heartbeat_ns: int = 0
+    collectives: int = 0
+    """Collectives and point-to-point operations it has begun."""
     started_ns: int = 0
     raised: e.WorkerRaised | None = None
     exited: e.WorkerExited | None = None
@@ -118,6 +120,18 @@ class Collection:
 
 
 @dataclass(slots=True)
+class StackRequest:
+    """Somebody wants to see stacks; the run goes on."""
+
+    command: o.ShowStacks
+    taken_ns: int
+    asked: set[int] = field(default_factory=set)
+    """Nodes that were asked."""
+    answers: dict[int, e.StacksTaken] = field(default_factory=dict)
+    """By node."""
+
+
+@dataclass(slots=True)
 class RunState:
     """Everything known of a run."""
 
@@ -152,6 +166,8 @@ class RunState:
     injects: list[o.Inject] = field(default_factory=list)
     """Accepted requests to do harm, in order; the first `injects_ordered` have been passed on."""
     injects_ordered: int = 0
+    stack_requests: dict[str, StackRequest] = field(default_factory=dict)
+    """Accepted requests for stacks that are not answered and shown yet, by their names."""
     notices: list[str] = field(default_factory=list)
     """Texts that were sent to screens."""
     shut_down: set[int] = field(default_factory=set)

@@ -6,12 +6,14 @@ environment. Processes forked from the zygote come in through `run`.
 """
 
 import builtins
+import contextlib
 import faulthandler
 import importlib.machinery
 import importlib.util
 import io
 import json
 import os
+import signal
 import sys
 from types import CodeType, TracebackType
 from typing import Any, NoReturn
@@ -19,6 +21,8 @@ from typing import Any, NoReturn
 from harness.worker import frames, guest, hooks, process, raised, teardown
 
 ASSIGNMENT = "HARNESS_WORKER"
+STACK_SIGNAL = signal.SIGRTMAX - 5
+"""Makes a rank write its stack; far from what programs use."""
 _HERE = os.path.abspath(__file__)
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
 
@@ -70,15 +74,23 @@ def _parse(words: list[str]) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _record_fatal_signals(path: str) -> None:
-    """Leave the Python stack in `path` on SIGSEGV and the like, unless the user asked for it."""
-    if faulthandler.is_enabled() or not path:
+    """Leave the Python stack in `path` on SIGSEGV and the like, unless the user asked for it; in
+    `stack_file(path)` on STACK_SIGNAL."""
+    if not path:
         return
-    try:
-        # Kept open by number: faulthandler needs no more, and no object may close it.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        faulthandler.enable(descriptor)
-    except OSError:
-        pass
+    # Kept open by number: faulthandler needs no more, and no object may close it.
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        asked = os.open(stack_file(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        faulthandler.register(STACK_SIGNAL, asked, all_threads=True)
+    if faulthandler.is_enabled():
+        return
+    with contextlib.suppress(OSError):
+        faulthandler.enable(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def stack_file(fatal: str) -> str:
+    """Where a rank writes its stack when it is asked with STACK_SIGNAL."""
+    return f"{fatal}.asked"
 
 
 def _execute(

@@ -4,6 +4,7 @@
 every caller may simply skip. No method raises.
 """
 
+import mmap
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.worker import layout, p2p
 from harness.worker.link import Link
 from harness.worker.pulse import PulseWriter
 
@@ -50,6 +52,7 @@ class Guest:
         self.pid = os.getpid()
         self.link = Link(assignment.link)
         self._page = PulseWriter(assignment.pulse)
+        self.recorder = _recorder(assignment.pulse)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
         self._told_steps = False
@@ -65,7 +68,7 @@ class Guest:
     def beat_forever(self) -> None:
         """Body of the heartbeat thread: shows that Python code can still run here."""
         while os.getpid() == self.pid:
-            self._page.beat()
+            self._page.beat(0 if self.recorder is None else self.recorder.operations())
             time.sleep(_BEAT_SECONDS)
 
     def counted_steps(self, steps: int) -> None:
@@ -120,6 +123,14 @@ class Guest:
             tokens=self._tokens,
             total_steps=self._total_steps,
         )
+
+
+def _recorder(descriptor: int) -> p2p.Recorder | None:
+    """None where the agent has made no room for it."""
+    if os.fstat(descriptor).st_size < layout.BYTES:
+        return None
+    memory = mmap.mmap(descriptor, layout.BYTES)
+    return p2p.make(memory, layout.GROUPS_AT, layout.P2P_AT)
 
 
 _guest: Guest | None = None

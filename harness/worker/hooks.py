@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -93,19 +94,61 @@ def count_steps(module: Any) -> None:
 
 
 def watch_groups(module: Any) -> None:
-    """Tell each new process group, by its lowest rank, and drain before groups are destroyed."""
+    """Log each creation of a group, tell it by its lowest rank, and drain before groups are
+    destroyed."""
     original: Callable[..., Any] = module._new_process_group_helper
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def _new_process_group_helper(group_size: int, *args: Any, **kwargs: Any) -> Any:
-        made = original(group_size, *args, **kwargs)
+    def _new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
+        guest = current()
+        if guest is None:
+            return original(*args, **kwargs)
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+            ranks = list(given["global_ranks_in_group"] or range(given["group_size"]))
+            name, desc = str(given["group_name"]), str(given.get("group_desc") or "undefined")
+            member = given.get("group_rank") is not None
+        except (TypeError, KeyError):  # another torch: it does its work unseen
+            return original(*args, **kwargs)
+        with _creating(guest, name, desc, ranks, member) as number:
+            made = original(*args, **kwargs)
         with contextlib.suppress(Exception):  # whatever it was, the user's group is made
-            ranks = kwargs.get("global_ranks_in_group", args[1] if len(args) > 1 else None)
-            _tell_group(made[0], list(ranks or range(group_size)))
+            _tell_group(made[0], ranks)
+            if member and guest.recorder is not None:
+                guest.recorder.made(made[0], number, ranks)
         return made
 
     module._new_process_group_helper = _new_process_group_helper
+    _watch_init(module)
     teardown.wrap_destroy(module)
+    guest = current()
+    if guest is not None and guest.recorder is not None:
+        guest.recorder.watch(sys.modules["torch._C._distributed_c10d"])
+
+
+def _watch_init(module: Any) -> None:
+    """Note when the rank begins to wait for all others in init_process_group."""
+    original: Callable[..., Any] = module.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        guest = current()
+        if guest is None:
+            return original(*args, **kwargs)
+        everybody = range(guest.assignment.world_size)
+        with _creating(guest, "", "init_process_group", everybody, True):
+            return original(*args, **kwargs)
+
+    module.init_process_group = init_process_group
+
+
+def _creating(
+    guest: Guest, name: str, desc: str, ranks: Sequence[int], member: bool
+) -> contextlib.AbstractContextManager[int]:
+    if guest.recorder is None:
+        return contextlib.nullcontext(0)
+    return guest.recorder.creating(name, desc, ranks, member)
 
 
 def _tell_group(pg: Any, ranks: list[int]) -> None:
@@ -155,4 +198,5 @@ def _distributed_arrived(guest: Guest, module: Any) -> None:
     core = sys.modules.get("torch.distributed.distributed_c10d")
     if core is not None:  # the package has copied the name before it was wrapped, or after
         module.destroy_process_group = core.destroy_process_group
+        module.init_process_group = core.init_process_group
     recorder.serve(guest.assignment.server)

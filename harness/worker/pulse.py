@@ -15,7 +15,7 @@ from dataclasses import dataclass
 PAGE_BYTES = 256
 _SLOT = struct.Struct("=qqqqdBB16s")  # step, step_ns, tokens, total_steps, loss, has, finite, phase
 _SLOTS_AT = (64, 160)
-_COUNTER, _HEARTBEAT = 0, 1  # indices of 8-byte words
+_COUNTER, _HEARTBEAT, _COLLECTIVES = 0, 1, 2  # indices of 8-byte words
 _TRIES = 1000
 
 
@@ -31,12 +31,17 @@ class PulseReading:
     loss_finite: bool
     tokens: int
     total_steps: int
+    collectives: int = 0
+    """Collectives and point-to-point operations begun, over all groups."""
 
 
-def make_page(name: str) -> int:
-    """A file descriptor of a fresh, zeroed page (close-on-exec; pass it on explicitly)."""
+def make_page(name: str, size: int = PAGE_BYTES) -> int:
+    """A file descriptor of a fresh, zeroed page (close-on-exec; pass it on explicitly).
+
+    With a larger `size` there is room for more behind it.
+    """
     descriptor = os.memfd_create(f"harness-pulse-{name}", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, PAGE_BYTES)
+    os.ftruncate(descriptor, size)
     return descriptor
 
 
@@ -47,7 +52,8 @@ class PulseWriter:
         self._page = mmap.mmap(descriptor, PAGE_BYTES)
         self._words = memoryview(self._page).cast("Q")
 
-    def beat(self) -> None:
+    def beat(self, collectives: int = 0) -> None:
+        self._words[_COLLECTIVES] = collectives
         self._words[_HEARTBEAT] = time.monotonic_ns()
 
     def put(
@@ -109,6 +115,7 @@ class PulseReader:
             loss_finite=bool(finite) if counter else True,
             tokens=tokens,
             total_steps=total,
+            collectives=self._words[_COLLECTIVES],
         )
 
     def close(self) -> None:

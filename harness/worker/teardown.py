@@ -76,15 +76,21 @@ def _drain_safely() -> None:
 
 
 def wrap_destroy(module: Any) -> None:
-    """Make `destroy_process_group` of `module` drain first, and say that teardown has begun."""
+    """Make `destroy_process_group` of `module` drain first, and say that teardown has begun.
+
+    The recorder lets go of the groups before: destroying the world destroys all of them.
+    """
     original: Callable[..., Any] = module.destroy_process_group
 
     @functools.wraps(original)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
         guest = current()
         if guest is not None:
-            if not args and kwargs.get("group") is None:
+            group = args[0] if args else kwargs.get("group")
+            if group is None:
                 guest.enter("teardown")
+            if guest.recorder is not None:
+                guest.recorder.forget(group if group is not module.GroupMember.WORLD else None)
             _drain_safely()
         return original(*args, **kwargs)
 

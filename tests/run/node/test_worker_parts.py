@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.agent import evidence, flight, stacks
+from harness.agent import evidence, flight, spyreport
 from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.lines import PARTIAL_LIMIT, Folder, LineCutter
@@ -199,12 +199,12 @@ def test_flight_record_and_faulthandler_text() -> None:
         'Current thread 0x02 (most recent call first):\n  File "/home/me/t.py", line 7 in inner\n'
         '  File "/home/me/t.py", line 9 in <module>\n'
     )
-    found = stacks.from_faulthandler(text)
+    found = spyreport.from_faulthandler(text)
     assert [(f.file, f.line, f.function) for f in found] == [
         ("/home/me/t.py", 7, "inner"),
         ("/home/me/t.py", 9, "<module>"),
     ]
-    assert stacks.user_frame(found) is not None
+    assert spyreport.user_frame(found) is not None
 
 
 def test_tail_of_a_log(tmp_path: Path) -> None:

@@ -1,0 +1,279 @@
+"""What the recorder costs: point-to-point operations, collectives and heartbeats, on and off in
+one run.
+
+`python bench/recorder.py [--rounds N] [--calls N] [--write]`: two Gloo ranks on this machine. Both
+switch the hooks on and off between blocks of calls, in the order on, off, off, on, so that drift
+hits both alike; the figure is the median of the paired differences. A second part times the hook
+alone, on a group of one rank that has nobody to wait for. `--write` puts the table into
+bench/results/recorder.md.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("results") / "recorder.md"
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank is not None:
+        be_rank(options.rank, options.port, options.rounds, options.calls)
+        return
+    figures = measure(options.rounds, options.calls)
+    text = table(figures, options.rounds, options.calls)
+    print(text)
+    if options.write:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(text + "\n", encoding="utf-8")
+
+
+def measure(rounds: int, calls: int) -> dict[str, Any]:
+    """Start both ranks; the figures of rank 0."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    sizes = ["--rounds", str(rounds), "--calls", str(calls), "--port", str(port)]
+    with tempfile.TemporaryFile() as out:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, *sizes, "--rank", str(rank)],
+                env=environ,
+                stdout=out if rank == 0 else subprocess.DEVNULL,
+            )
+            for rank in range(2)
+        ]
+        codes = [rank.wait() for rank in ranks]
+        if any(codes):
+            sys.exit(f"a rank failed: exit codes {codes}")
+        out.seek(0)
+        figures: dict[str, Any] = json.loads(out.read())
+        return figures
+
+
+def be_rank(rank: int, port: int, rounds: int, calls: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from harness.worker import layout, p2p
+
+    memory = mmap.mmap(-1, layout.BYTES)
+    recorder = p2p.make(memory, layout.GROUPS_AT, layout.P2P_AT)
+    off = Methods()
+    recorder.watch(sys.modules["torch._C._distributed_c10d"])
+    on = Methods()
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    recorder.made(dist.group.WORLD, 1, [0, 1])
+    alone = dist.new_group([rank], use_local_synchronization=True)
+    recorder.made(alone, 2, [rank])
+    small, large = torch.ones(16), torch.ones(1 << 18)
+
+    def ping(tensor: Any) -> Callable[[], object]:
+        if rank == 0:
+            return lambda: (dist.send(tensor, 1), dist.recv(tensor, 1))
+        return lambda: (dist.recv(tensor, 0), dist.send(tensor, 0))
+
+    def batch() -> None:
+        peer = 1 - rank
+        operations = [dist.P2POp(dist.isend, small, peer), dist.P2POp(dist.irecv, small, peer)]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+
+    layer = torch.nn.Linear(1024, 1024)
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(512, 512))
+    rows = torch.ones(64, 1024)
+
+    def ddp_step() -> None:
+        ddp(rows[:, :512]).sum().backward()
+
+    def pipeline_step() -> None:
+        """Two stages, four microbatches: activations there, gradients back."""
+        for _ in range(4):
+            if rank == 0:
+                dist.send(layer(rows).detach(), 1)
+            else:
+                dist.recv(rows, 0)
+                layer(rows).sum().backward()
+        for _ in range(4):
+            if rank == 0:
+                dist.recv(rows, 1)
+                layer(rows).sum().backward()
+            else:
+                dist.send(rows, 0)
+
+    cases: dict[str, tuple[Callable[[], object], int]] = {
+        "send + recv, 64 B": (ping(small), 2),
+        "send + recv, 1 MiB": (ping(large), 2),
+        "batch_isend_irecv, 64 B": (batch, 2),
+        "all_reduce, 64 B": (lambda: dist.all_reduce(small), 1),
+        "all_reduce, 1 MiB": (lambda: dist.all_reduce(large), 1),
+        "all_reduce of one rank alone, 64 B": (lambda: dist.all_reduce(small, group=alone), 1),
+        "DDP step, 0.26 M parameters": (ddp_step, 1),
+        "pipeline step, 8 messages of 256 KiB": (pipeline_step, 1),
+    }
+    figures: dict[str, Any] = {}
+    for name, (call, operations) in cases.items():
+        count = calls if "64 B" in name else max(1, calls // 10)
+        figures[name] = paired(call, operations, rounds, count, on, off, dist.barrier)
+    figures["hook alone"] = hook_alone(recorder)
+    figures["heartbeat"] = timed(recorder.operations, 2000)
+    dist.destroy_process_group()
+    if rank == 0:
+        print(json.dumps(figures))
+
+
+class Methods:
+    """The hooked attributes of torch's classes as they are at this moment."""
+
+    def __init__(self) -> None:
+        binding = sys.modules["torch._C._distributed_c10d"]
+        self._classes = {"ProcessGroup": binding.ProcessGroup, "Work": binding.Work}
+        names = {"ProcessGroup": ("send", "recv", "recv_anysource"), "Work": ("wait",)}
+        self._kept = [
+            (cls, name, vars(cls)[name])
+            for kind, cls in self._classes.items()
+            for name in names[kind]
+        ]
+
+    def put(self) -> None:
+        for cls, name, method in self._kept:
+            setattr(cls, name, method)
+
+
+def paired(
+    call: Callable[[], object],
+    operations: int,
+    rounds: int,
+    calls: int,
+    on: Methods,
+    off: Methods,
+    barrier: Callable[[], object],
+) -> dict[str, float]:
+    """Microseconds per operation: wall and CPU time off, and the medians of (on - off)."""
+    for _ in range(calls):
+        call()
+    base, extra, extra_cpu = [], [], []
+    for _ in range(rounds):
+        seen: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        for hooked in (True, False, False, True):
+            (on if hooked else off).put()
+            barrier()
+            wall, cpu = time.perf_counter(), time.thread_time()
+            for _ in range(calls):
+                call()
+            per = 1e6 / (calls * operations)
+            seen[hooked].append(
+                ((time.perf_counter() - wall) * per, (time.thread_time() - cpu) * per)
+            )
+        means = {
+            hooked: [statistics.fmean(column) for column in zip(*pairs, strict=True)]
+            for hooked, pairs in seen.items()
+        }
+        base.append(means[False][0])
+        extra.append(means[True][0] - means[False][0])
+        extra_cpu.append(means[True][1] - means[False][1])
+    on.put()
+    return {
+        "off": statistics.median(base),
+        "extra": statistics.median(extra),
+        "extra_cpu": statistics.median(extra_cpu),
+    }
+
+
+def hook_alone(recorder: Any) -> dict[str, float]:
+    """Microseconds of begin, wait and end of one operation whose torch part costs nothing."""
+    import torch
+
+    class Work:
+        def wait(self) -> bool:
+            return True
+
+    class Group:
+        work = Work()
+
+        def send(self, tensors: Any, peer: int, tag: int) -> Work:
+            return self.work
+
+        recv = send
+
+        def recv_anysource(self, tensors: Any, tag: int) -> Work:
+            return self.work
+
+    group, tensors = Group(), [torch.ones(4, 4)]
+
+    def call() -> None:
+        group.send(tensors, 0, 0).wait()
+
+    bare = timed(call, 20000)
+
+    recorder.made(group, 3, [0])
+    recorder.watch(types.SimpleNamespace(ProcessGroup=Group, Work=Work))
+    return {"bare": bare, "hooked": timed(call, 20000)}
+
+
+def timed(call: Callable[[], object], calls: int) -> float:
+    """Microseconds of CPU per call, the least of nine."""
+    best = float("inf")
+    for _ in range(9):
+        began = time.thread_time()
+        for _ in range(calls):
+            call()
+        best = min(best, time.thread_time() - began)
+    return best / calls * 1e6
+
+
+def table(figures: dict[str, Any], rounds: int, calls: int) -> str:
+    import torch
+
+    alone, heartbeat = figures.pop("hook alone"), figures.pop("heartbeat")
+    lines = [
+        "# Overhead of the recorder",
+        "",
+        f"`python bench/recorder.py --rounds {rounds} --calls {calls}`: Python "
+        f"{platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores, two Gloo "
+        "ranks on one machine,",
+        "hooks on and off in turns within one run. Times are microseconds per operation; extra is "
+        "the median of",
+        "the paired differences on - off of rank 0.",
+        "",
+        "| operation | off, wall | extra, wall | extra, CPU of the calling thread | extra / off |",
+        "|---|---|---|---|---|",
+    ]
+    for name, case in figures.items():
+        lines.append(
+            f"| {name} | {case['off']:.1f} | {case['extra']:+.2f} | {case['extra_cpu']:+.2f} "
+            f"| {100 * case['extra'] / case['off']:+.1f} % |"
+        )
+    extra = alone["hooked"] - alone["bare"]
+    lines += [
+        "",
+        f"The hook by itself, around an operation that does nothing: {extra:.2f} µs for post, wait "
+        "and end together",
+        "(least of nine). The counter that the heartbeat reads four times a second: "
+        f"{heartbeat:.2f} µs for three groups.",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The creations of process groups, in shared memory: begun, ended, by whom.
+
+A ring of fixed records behind the pulse page, in the same memory file: it outlives a SIGKILL and
+can be read while the rank is stopped. A record is written, then published by one aligned 8-byte
+store of its number, so that a reader never takes a half-written one.
+"""
+
+import mmap
+import struct
+import threading
+import time
+from collections.abc import Sequence
+
+from harness.collectives import GroupCreation
+
+CAPACITY = 2048
+RECORD_BYTES = 512
+REGION_BYTES = CAPACITY * RECORD_BYTES
+# number, begun_ns, ended_ns, size of the group, is it a member, failed, name, description, ranks
+_RECORD = struct.Struct("=QqqIBB2x96s64s320s")
+_ENDED = struct.Struct("=q")
+_ENDED_AT = 16
+_FAILED_AT = 29
+assert _RECORD.size == RECORD_BYTES
+
+
+class GroupLogWriter:
+    """The worker's side; creations are rare, so it may take its time."""
+
+    def __init__(self, memory: mmap.mmap, start: int) -> None:
+        self._memory = memory
+        self._start = start
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def begin(self, name: str, desc: str, ranks: Sequence[int], member: bool) -> int:
+        """The rank has begun to create a group; returns the record's number, from 1."""
+        begun_ns = time.time_ns()
+        with self._lock:
+            self._count += 1
+            number = self._count
+        at = self._at(number)
+        fields = (len(ranks), member, False, _cut(name, 96), _cut(desc, 64), _pack_ranks(ranks))
+        _RECORD.pack_into(self._memory, at, 0, begun_ns, 0, *fields)
+        struct.pack_into("=Q", self._memory, at, number)
+        return number
+
+    def end(self, number: int, *, failed: bool = False) -> None:
+        """It is made, or has raised."""
+        at = self._at(number)
+        if struct.unpack_from("=Q", self._memory, at)[0] == number:
+            self._memory[at + _FAILED_AT] = failed
+            _ENDED.pack_into(self._memory, at + _ENDED_AT, time.time_ns())
+
+    def _at(self, number: int) -> int:
+        return self._start + (number - 1) % CAPACITY * RECORD_BYTES
+
+
+class GroupLogReader:
+    """The agent's side."""
+
+    def __init__(self, memory: mmap.mmap, start: int) -> None:
+        self._memory = memory
+        self._start = start
+
+    def read(self) -> dict[int, GroupCreation]:
+        """All records there are, by number, in the order in which they were begun."""
+        found: dict[int, GroupCreation] = {}
+        for slot in range(CAPACITY):
+            at = self._start + slot * RECORD_BYTES
+            raw = self._memory[at : at + RECORD_BYTES]
+            number, begun, ended, size, member, failed, name, desc, ranks = _RECORD.unpack(raw)
+            if number == 0 and begun == 0:
+                break  # nothing was ever written here or beyond
+            if number == 0 or self._memory[at : at + 8] != raw[:8]:
+                continue
+            found[number] = GroupCreation(
+                pg=_text(name),
+                pg_desc=_text(desc),
+                ranks=_unpack_ranks(ranks, size),
+                member=bool(member),
+                begun_ns=begun,
+                ended_ns=ended,
+                failed=bool(failed),
+            )
+        return dict(sorted(found.items()))
+
+
+def _cut(text: str, limit: int) -> bytes:
+    return text.encode()[:limit]
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode(errors="replace")
+
+
+def _pack_ranks(ranks: Sequence[int]) -> bytes:
+    """As runs `first:step:count`: the groups of a mesh are one or few. Empty when too long."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs:
+            run = runs[-1]
+            if run[2] == 1 and rank != run[0]:
+                run[1], run[2] = rank - run[0], 2
+                continue
+            if run[2] > 1 and rank == run[0] + run[1] * run[2]:
+                run[2] += 1
+                continue
+        runs.append([rank, 1, 1])
+    text = ",".join(":".join(map(str, run)) for run in runs).encode()
+    return text if len(text) <= 320 else b""
+
+
+def _unpack_ranks(raw: bytes, size: int) -> tuple[int, ...]:
+    text = _text(raw)
+    ranks: list[int] = []
+    for run in filter(None, text.split(",")):
+        first, step, count = map(int, run.split(":"))
+        ranks += [first + step * at for at in range(count)]
+    return tuple(ranks) if len(ranks) == size else ()

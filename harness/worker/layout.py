@@ -1,0 +1,10 @@
+"""Where things lie in the memory file that agent and worker share: pulse page, then the logs."""
+
+import mmap
+
+from harness.worker import grouplog, p2plog
+
+GROUPS_AT = mmap.PAGESIZE
+P2P_AT = GROUPS_AT + grouplog.REGION_BYTES
+BYTES = P2P_AT + p2plog.REGION_BYTES
+"""Only what is written takes memory: a few pages of this where there are few groups."""

@@ -1,0 +1,136 @@
+"""Point-to-point operations, in shared memory: what was posted, what is waited for, what is done.
+
+A ring of fixed records behind the group log (`harness.worker.grouplog` tells how and why). The
+writer is called for every send and receive, so it does next to nothing, and it keeps numbers only:
+no tensor and no Work lives longer for its sake.
+"""
+
+import mmap
+import struct
+from collections.abc import Mapping, Sequence
+from time import time_ns
+
+from harness.collectives import GroupCreation, PointToPoint
+
+CAPACITY = 4096
+RECORD_BYTES = 64
+REGION_BYTES = CAPACITY * RECORD_BYTES
+# serial, begun_ns, number, tag, peer, group's number in the group log, four sizes, direction,
+# dtype, count of sizes, state, ended_ns, serial again (its low half): a record is whole when both
+# serials agree
+RECORD = struct.Struct("=QqIiiI4IBBBBqI")
+END = struct.Struct("=Bq")
+STATE_AT = 51
+_STAMP = struct.Struct("=q")
+_ENDED_AT = STATE_AT + 1
+_LOW = 0xFFFFFFFF
+assert RECORD.size == RECORD_BYTES
+SEND, RECV = 0, 1
+DIRECTIONS = ("send", "recv")
+POSTED, WAITING, DONE, FAILED, DROPPED, UNWATCHED = range(6)
+STATES = ("posted", "waiting", "done", "failed", "dropped", "unwatched")
+DTYPES = (
+    "other", "float32", "float64", "float16", "bfloat16", "uint8", "int8", "int16", "int32",
+    "int64", "bool", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
+"""Only ever append: the position is what is written."""
+
+
+class P2pLogWriter:
+    """The worker's side. Not for several threads at the same moment: a record may get lost then,
+    never torn.
+
+    The hooks that call it have its inner parts at hand: after a blocking call the caches are cold,
+    and each Python function costs ten times what it does in a loop.
+    """
+
+    def __init__(self, memory: mmap.mmap, start: int) -> None:
+        self.memory = memory
+        self._start = start
+        self._numbers: dict[tuple[int, int, int], int] = {}
+        self.count = 0
+        """Operations so far; also the newest record's serial."""
+
+    def post(
+        self, direction: int, peer: int, group: int, tag: int, dtype: int, sizes: Sequence[int]
+    ) -> int:
+        """An operation is about to be posted; returns where its record lies."""
+        self.count = serial = self.count + 1
+        key = (direction, group, peer)
+        self._numbers[key] = number = self._numbers.get(key, 0) + 1
+        at = self._start + serial % CAPACITY * RECORD_BYTES
+        dims = len(sizes)
+        first, second, third, fourth = sizes if dims == 4 else _four(sizes)
+        RECORD.pack_into(
+            self.memory, at, serial, time_ns(), number, tag, peer, group, first, second, third,
+            fourth, direction, dtype, dims, POSTED, 0, serial & _LOW,
+        )  # fmt: skip
+        return at
+
+    def end(self, at: int, state: int) -> None:
+        """It is over: DONE, FAILED, DROPPED or UNWATCHED."""
+        END.pack_into(self.memory, at + STATE_AT, state, time_ns())
+
+
+def _four(sizes: Sequence[int]) -> tuple[int, ...]:
+    if len(sizes) < 4:
+        return (*sizes, 0, 0, 0, 0)[:4]
+    rest = 1
+    for size in sizes[3:]:
+        rest *= size
+    return (*sizes[:3], min(rest, _LOW))
+
+
+class P2pLogReader:
+    """The agent's side."""
+
+    def __init__(self, memory: mmap.mmap, start: int) -> None:
+        self._memory = memory
+        self._start = start
+
+    def read(self, groups: Mapping[int, GroupCreation], most: int) -> tuple[PointToPoint, ...]:
+        """The newest `most` records and all that are still open, oldest first.
+
+        `groups` is the group log, which has the names. Records being written at this moment are
+        left out.
+        """
+        found: list[tuple[int, PointToPoint]] = []
+        for slot in range(CAPACITY):
+            at = self._start + slot * RECORD_BYTES
+            raw = self._memory[at : at + RECORD_BYTES]
+            serial, *fields, low = RECORD.unpack(raw)
+            # Read twice: a record that changes meanwhile may be half old and half new.
+            whole = serial & _LOW == low and self._memory[at : at + RECORD_BYTES] == raw
+            if serial and whole:
+                found.append((serial, _operation(fields, groups)))
+        found.sort(key=lambda item: item[0])
+        older = [item for item in found[:-most] if item[1].state in ("posted", "waiting")]
+        return tuple(operation for _, operation in [*older[-most:], *found[-most:]])
+
+    def newest(self) -> tuple[int, int]:
+        """(serial, ended_ns) of the newest record; changes whenever an operation begins or ends."""
+        best = (0, 0)
+        for slot in range(CAPACITY):
+            at = self._start + slot * RECORD_BYTES
+            serial = RECORD.unpack_from(self._memory, at)[0]
+            if serial > best[0]:
+                best = (serial, _STAMP.unpack_from(self._memory, at + _ENDED_AT)[0])
+        return best
+
+
+def _operation(fields: Sequence[int], groups: Mapping[int, GroupCreation]) -> PointToPoint:
+    begun, number, tag, peer, group, *sizes, direction, dtype, dims, state, ended = fields
+    made = groups.get(group)
+    return PointToPoint(
+        direction=DIRECTIONS[direction],
+        peer=peer,
+        pg="" if made is None else made.pg,
+        pg_desc="" if made is None else made.pg_desc,
+        tag=tag,
+        number=number,
+        sizes=tuple(sizes[:dims]),
+        dtype=DTYPES[dtype],
+        state=STATES[state],
+        begun_ns=begun,
+        ended_ns=ended,
+    )
