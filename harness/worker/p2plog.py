@@ -45,7 +45,7 @@ class P2pLogWriter:
     def __init__(self, memory: mmap.mmap, start: int) -> None:
         self.memory = memory
         self._start = start
-        self._numbers: dict[tuple[int, int, int], int] = {}
+        self._numbers: dict[tuple[int, int, int, int], int] = {}
         self.count = 0
         """Operations so far; also the newest record's serial."""
 
@@ -54,7 +54,7 @@ class P2pLogWriter:
     ) -> int:
         """An operation is about to be posted; returns where its record lies."""
         self.count = serial = self.count + 1
-        key = (direction, group, peer)
+        key = (direction, group, peer, tag)
         self._numbers[key] = number = self._numbers.get(key, 0) + 1
         at = self._start + serial % CAPACITY * RECORD_BYTES
         dims = len(sizes)
