@@ -26,7 +26,7 @@ class RecordLogs:
         """The newest point-to-point operations and all open ones, oldest first."""
         return self._p2p.read(self._groups.read(), MOST_OPERATIONS)
 
-    def newest_operation(self) -> tuple[int, int]:
+    def newest_operation(self) -> tuple[int, bytes]:
         """Changes whenever an operation has begun or ended."""
         return self._p2p.newest()
 

@@ -29,7 +29,8 @@ class Collective:
 class PointToPoint:
     """A send or receive, as the rank's own log has it (Gloo's flight record has none).
 
-    The `number`-th of its `direction` (send, recv; from 1) between the rank and `peer` in `pg`.
+    The `number`-th of its `direction` (send, recv; from 1) between the rank and `peer` in `pg`
+    with this `tag`.
     `peer` is a global rank; -1 takes from anybody. `state`: posted (the call has returned),
     waiting (the rank waits for it now), done, failed, dropped (given up without a wait), or
     unwatched (the backend gave nothing to wait for; its own record knows more). A tensor of more

@@ -21,8 +21,6 @@ REGION_BYTES = CAPACITY * RECORD_BYTES
 RECORD = struct.Struct("=QqIiiI4IBBBBqI")
 END = struct.Struct("=Bq")
 STATE_AT = 51
-_STAMP = struct.Struct("=q")
-_ENDED_AT = STATE_AT + 1
 _LOW = 0xFFFFFFFF
 assert RECORD.size == RECORD_BYTES
 SEND, RECV = 0, 1
@@ -47,7 +45,7 @@ class P2pLogWriter:
     def __init__(self, memory: mmap.mmap, start: int) -> None:
         self.memory = memory
         self._start = start
-        self._numbers: dict[tuple[int, int, int], int] = {}
+        self._numbers: dict[tuple[int, int, int, int], int] = {}
         self.count = 0
         """Operations so far; also the newest record's serial."""
 
@@ -56,7 +54,7 @@ class P2pLogWriter:
     ) -> int:
         """An operation is about to be posted; returns where its record lies."""
         self.count = serial = self.count + 1
-        key = (direction, group, peer)
+        key = (direction, group, peer, tag)
         self._numbers[key] = number = self._numbers.get(key, 0) + 1
         at = self._start + serial % CAPACITY * RECORD_BYTES
         dims = len(sizes)
@@ -94,28 +92,34 @@ class P2pLogReader:
         `groups` is the group log, which has the names. Records being written at this moment are
         left out.
         """
-        found: list[tuple[int, PointToPoint]] = []
-        for slot in range(CAPACITY):
-            at = self._start + slot * RECORD_BYTES
-            raw = self._memory[at : at + RECORD_BYTES]
+        region, order = self._region()
+        states = region[STATE_AT::RECORD_BYTES]
+        older = [slot for slot in order[:-most] if states[slot] in (POSTED, WAITING)]
+        found: list[PointToPoint] = []
+        for slot in [*older[-most:], *order[-most:]]:
+            at = slot * RECORD_BYTES
+            raw = region[at : at + RECORD_BYTES]
             serial, *fields, low = RECORD.unpack(raw)
             # Read twice: a record that changes meanwhile may be half old and half new.
-            whole = serial & _LOW == low and self._memory[at : at + RECORD_BYTES] == raw
-            if serial and whole:
-                found.append((serial, _operation(fields, groups)))
-        found.sort(key=lambda item: item[0])
-        older = [item for item in found[:-most] if item[1].state in ("posted", "waiting")]
-        return tuple(operation for _, operation in [*older[-most:], *found[-most:]])
+            again = self._memory[self._start + at : self._start + at + RECORD_BYTES]
+            if serial & _LOW == low and again == raw:
+                found.append(_operation(fields, groups))
+        return tuple(found)
 
-    def newest(self) -> tuple[int, int]:
-        """(serial, ended_ns) of the newest record; changes whenever an operation begins or ends."""
-        best = (0, 0)
-        for slot in range(CAPACITY):
-            at = self._start + slot * RECORD_BYTES
-            serial = RECORD.unpack_from(self._memory, at)[0]
-            if serial > best[0]:
-                best = (serial, _STAMP.unpack_from(self._memory, at + _ENDED_AT)[0])
-        return best
+    def newest(self) -> tuple[int, bytes]:
+        """Serial, and state with end, of the newest record; changes whenever an operation begins,
+        is waited for or ends."""
+        region, order = self._region()
+        if not order:
+            return 0, b""
+        at = order[-1] * RECORD_BYTES
+        return RECORD.unpack_from(region, at)[0], region[at + STATE_AT : at + STATE_AT + END.size]
+
+    def _region(self) -> tuple[bytes, list[int]]:
+        """The whole log, and its used slots, oldest first."""
+        region = self._memory[self._start : self._start + REGION_BYTES]
+        serials: list[int] = memoryview(region).cast("Q")[:: RECORD_BYTES // 8].tolist()
+        return region, sorted(filter(serials.__getitem__, range(CAPACITY)), key=serials.__getitem__)
 
 
 def _operation(fields: Sequence[int], groups: Mapping[int, GroupCreation]) -> PointToPoint:
