@@ -115,11 +115,15 @@ def test_controller_is_alive_only_when_it_is_one(tmp_path, scenes):
     state.nodes[0].host = socket.gethostname()
     assert runs.controller_facts(found, state).alive is False  # this process is none
     with subprocess.Popen(
-        [sys.executable, "-c", "input()", "harness.controller"], stdin=subprocess.PIPE
+        [sys.executable, "-c", "input(chr(10))", "harness.controller"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
+        process.stdout.readline()  # until it runs, the kernel may not show its arguments
         facts["pid"] = process.pid
         (folder / "controller.json").write_text(json.dumps(facts))
         assert runs.controller_facts(found, state).alive is True
+        process.stdin.write(b"\n")
         process.stdin.close()
     (folder / "controller.json").write_text("{")
     assert runs.controller_facts(found, state) is None
