@@ -44,6 +44,10 @@ _FACTS: dict[str, Any] = {
 }
 
 
+class _Abandoned(Exception):
+    """The workers are to be stopped before they were started."""
+
+
 class Welcome(Protocol):
     """What the controller says to an agent that joins."""
 
@@ -79,6 +83,9 @@ class Agent:
         self._attempt = 0
         self._oom_before: vitals.OomCounter | None = None
         self._stopper: Stopper | None = None
+        self._stop_asked = asyncio.Event()
+        self._launches: asyncio.Task[None] | None = None
+        """What HostStore or StartWorkers have under way."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         shown = len(job.local_ranks_filter) or job.nproc_per_node
@@ -138,14 +145,15 @@ class Agent:
     async def _obey(self, order: o.Order) -> None:
         match order:
             case o.HostStore():
-                await self._host_store(order)
+                self._launch(self._host_store(order))
             case o.StartWorkers():
-                await self._start_workers(order)
+                self._launch(self._start_workers(order))
             case o.CollectEvidence():
                 self._in_background(self._collect(order))
             case o.TakeStacks():
                 self._in_background(self._take_stacks(order))
             case o.StopWorkers():
+                self._stop_asked.set()
                 self._in_background(self._stop_workers(order))
             case o.InjectFault():
                 self._inject(order)
@@ -178,7 +186,7 @@ class Agent:
             return f"the agent failed on a fault of its own: {text.strip().splitlines()[-1]}"
         return f"the agent failed on a fault of its own, see {path}"
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
 
@@ -190,6 +198,7 @@ class Agent:
                     self._broken.set_exception(error)
 
         task.add_done_callback(done)
+        return task
 
     def _report(self, event: e.Event) -> None:
         self._link.report(self._attempt, event)
@@ -217,10 +226,40 @@ class Agent:
 
     # --- orders --------------------------------------------------------------------------------
 
+    def _launch(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` beside the orders that follow: the zygote's imports take seconds, and a stop
+        must not wait for them. What needs the workers waits with `_launched`."""
+        self._stop_asked.clear()
+
+        async def launch() -> None:
+            with contextlib.suppress(_Abandoned):
+                await work
+            if self._launches == asyncio.current_task():
+                self._launches = None
+
+        self._launches = self._in_background(launch())
+
+    async def _launched(self) -> None:
+        if self._launches is not None:
+            await asyncio.wait([self._launches])
+
+    async def _zygote(self) -> Zygote | None:
+        """The zygote once it can fork. Raises _Abandoned when a stop is asked for before."""
+        ready = asyncio.ensure_future(self._zygotes.ready())
+        stop = asyncio.ensure_future(self._stop_asked.wait())
+        try:
+            await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                raise _Abandoned
+            return ready.result()
+        finally:
+            ready.cancel()
+            stop.cancel()
+
     async def _host_store(self, order: o.HostStore) -> None:
         self._attempt = order.attempt
         try:
-            port = await self._store.host(order.address, order.port, await self._zygotes.ready())
+            port = await self._store.host(order.address, order.port, await self._zygote())
         except NodeFailure as failure:
             why = failure.message if failure.help is None else f"{failure.message}; {failure.help}"
             self._report(e.StoreFailed(attempt=order.attempt, why=why))
@@ -238,7 +277,7 @@ class Agent:
         self._workers.clear()
         self._oom_before = vitals.read_oom_counter()
         launcher = Launcher(self._job, self._runtime_dir, self._run_dir, self._environ)
-        zygote = await self._zygotes.ready()
+        zygote = await self._zygote()
         await asyncio.gather(
             *(
                 self._start_worker(launcher, order, local_rank, zygote)
@@ -279,6 +318,7 @@ class Agent:
             self._in_background(snapshots.keep(worker))
 
     async def _collect(self, order: o.CollectEvidence) -> None:
+        await self._launched()
         started = time.monotonic()
         await evidence.collect(
             list(self._workers.values()),
@@ -296,11 +336,13 @@ class Agent:
         )
 
     async def _take_stacks(self, order: o.TakeStacks) -> None:
+        await self._launched()
         chosen = [w for w in self._workers.values() if not order.ranks or w.rank in order.ranks]
         seconds = self._job.policy.evidence_budget * _EVIDENCE_SHARE
         self._report(await showing.take_stacks(chosen, order, self._node_rank, seconds))
 
     async def _stop_workers(self, order: o.StopWorkers) -> None:
+        await self._launched()
         await self._stop(order.grace)
         self._link.report(
             order.attempt, e.WorkersStopped(node_rank=self._node_rank, attempt=order.attempt)

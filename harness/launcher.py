@@ -289,8 +289,11 @@ class Launcher:
 
     def _agent_ended(self, agent: Child, status: int) -> int:
         explained = (ExitCode.USAGE, ExitCode.INTERNAL, ExitCode.NODE_LOST)
-        clean = self.run_dir is None or bool(self._run_ended()) or status in explained
+        ended = self._run_ended()
+        clean = self.run_dir is None or bool(ended) or status in explained
         if status >= 0 and clean:
+            # An agent that came when the run was over already knows less than the journal.
+            status = int(ended.get("exit_code", status))
             self.children.kill_all(self._spared)
             self._wait_for_controller(CLOSING_SECONDS + 1.0)
             self._say_end(status)
