@@ -339,9 +339,11 @@ class Launcher:
         say(f"{self.job.run} {outcome} {took}{code}{reason}")
 
     def _run_ended(self) -> dict[str, Any]:
-        """The journal's RunEnded; empty while there is none."""
+        """The journal's RunEnded; empty while there is none, and on nodes that have none."""
+        if self.run_dir is None:
+            return {}
         try:
-            with ((self.run_dir or Path()) / "journal.jsonl").open("rb") as file:
+            with (self.run_dir / "journal.jsonl").open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 262_144))
                 lines = file.read().splitlines()
         except OSError:
