@@ -20,7 +20,7 @@ from harness.flightrecord.reader import main
 main()
 """
 _ROOT = Path(__file__).resolve().parents[2]
-_FILES_PER_READER = 32
+_FILES_PER_READER = 64
 _MOST_READERS = 8
 
 Answer = tuple[Path, Digest | None, str]
@@ -29,7 +29,8 @@ Answer = tuple[Path, Digest | None, str]
 
 def read_all(paths: Sequence[Path]) -> Iterator[Answer]:
     """Answers for all `paths`, in any order, as they come."""
-    count = min(len(paths), _MOST_READERS, os.cpu_count() or 1, 1 + len(paths) // _FILES_PER_READER)
+    cores = max(1, (os.cpu_count() or 1) // 2)  # side by side they cost each other time
+    count = min(len(paths), _MOST_READERS, cores, 1 + len(paths) // _FILES_PER_READER)
     answers: queue.Queue[Answer | BaseException | None] = queue.Queue(maxsize=4 * max(1, count))
 
     def work(share: Sequence[Path]) -> None:

@@ -42,7 +42,7 @@ def parse(data: bytes) -> dict[str, Any]:
         raise Unreadable("refused: it asks for more memory than a dump needs") from None
     except RecursionError:
         raise Unreadable("refused: it is nested too deeply") from None
-    return _checked(value)
+    return checked(value)
 
 
 def _json(data: bytes) -> object:
@@ -58,10 +58,16 @@ def _json(data: bytes) -> object:
 def _pickle(data: bytes) -> object:
     if data[:1] != b"\x80":
         raise Unreadable("not a flight record: neither a pickle nor JSON")
+    return unpickle(data)[0]
+
+
+def unpickle(data: bytes) -> tuple[object, dict[int, Any]]:
+    """The value of a pickle, and what it has memoized. Raises Unreadable."""
     # The buffer spares the unpickler a call into Python for every few bytes.
     stream = io.BufferedReader(io.BytesIO(data), buffer_size=1 << 20)
+    unpickler = _Plain(stream)
     try:
-        return _Plain(stream).load()
+        value = unpickler.load()
     except (Unreadable, MemoryError, RecursionError):
         raise
     except EOFError:
@@ -70,9 +76,12 @@ def _pickle(data: bytes) -> object:
         if "truncated" in str(error) or "Ran out of input" in str(error):
             raise Unreadable("truncated: its pickle ends too soon") from None
         raise Unreadable(f"broken pickle: {type(error).__name__}") from None
+    memo: dict[int, Any] = unpickler.memo.copy()  # type: ignore[attr-defined]
+    return value, memo
 
 
-def _checked(value: object) -> dict[str, Any]:
+def checked(value: object) -> dict[str, Any]:
+    """`value` if it is a dump of a known schema version. Raises Unreadable."""
     if not isinstance(value, dict) or not ("version" in value or "entries" in value):
         raise Unreadable(f"not a flight record: it holds {_what(value)}")
     text = value.get("version")

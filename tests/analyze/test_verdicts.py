@@ -6,8 +6,8 @@ import pytest
 
 from harness.diagnosis.waits import judge
 from harness.flightrecord import folder
-from harness.flightrecord.digest import digest
 from harness.flightrecord.readers import Answer
+from harness.flightrecord.scan import digest
 from harness.flightrecord.untrusted import parse
 from harness.incidents import Verdict
 from tests.analyze.job import Form, Job, Stop, write
