@@ -10,7 +10,10 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export PYTHONPATH :=
 
-.PHONY: env demo test test-slow check fmt proto gpu-check
+#   CASES    a folder of failures as small scripts, see bench/cases.py
+CASES ?= ../shared/cases
+
+.PHONY: env demo test test-slow cases check fmt proto gpu-check
 
 env: $(BIN)/harness
 
@@ -26,6 +29,9 @@ test: env
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow --exitfirst
+
+cases: env
+	@$(BIN)/python bench/cases.py $(CASES)
 
 check: env
 	$(BIN)/ruff format --check .
