@@ -76,7 +76,7 @@ def unpickle(data: bytes) -> tuple[object, dict[int, Any]]:
         if "truncated" in str(error) or "Ran out of input" in str(error):
             raise Unreadable("truncated: its pickle ends too soon") from None
         raise Unreadable(f"broken pickle: {type(error).__name__}") from None
-    memo: dict[int, Any] = unpickler.memo.copy()  # type: ignore[attr-defined]
+    memo: dict[int, Any] = unpickler.memo.copy()
     return value, memo
 
 
