@@ -67,15 +67,12 @@ class Members:
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._known: dict[tuple[str, str], set[int]] = {}
-        self.told: dict[tuple[str, str], list[Group]] = {}
         self._guessed: dict[tuple[str, str], tuple[int, ...]] = {}
         self.carries_p2p: set[tuple[str, str]] = set()
         for rank, wait in waits.ranks.items():
             for group in wait.tracks:
                 key = (group.name, group.desc)
                 self._known.setdefault(key, set()).add(rank)
-                if group.ranks is not None and group not in (told := self.told.setdefault(key, [])):
-                    told.append(group)
             for op in wait.pending:
                 if op.peers:
                     self.carries_p2p.add((op.group.name, op.group.desc))

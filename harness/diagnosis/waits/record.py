@@ -130,9 +130,6 @@ class RankWait:
     def head(self) -> Pending | None:
         return self.pending[0] if self.pending else None
 
-    def track(self, group: Group) -> Track | None:
-        return self.tracks.get(group)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:

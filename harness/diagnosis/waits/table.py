@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.diagnosis.waits.compare import odd_by_replicas, odd_ones
+from harness.diagnosis.waits.disagree import first_difference
 from harness.diagnosis.waits.graph import Members
 from harness.diagnosis.waits.record import Call, Group, Track, Waits
-from harness.diagnosis.waits.roots import first_difference, table
+from harness.diagnosis.waits.root import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from harness.diagnosis.signature import Signature, place_text
+from harness.diagnosis.waits.disagree import divergence
 from harness.diagnosis.waits.graph import Op, WaitGraph, build, edges
 from harness.diagnosis.waits.record import Waits
-from harness.diagnosis.waits.roots import Root, divergence, find_roots, what
+from harness.diagnosis.waits.root import Root, what
+from harness.diagnosis.waits.roots import find_roots
 from harness.incidents import FAMILY_OF, CollectiveRef, Confidence, EvidenceRef, Finding, Verdict
 from harness.topology import ranks_name
 
@@ -126,22 +128,27 @@ def _reason(
         ranks = ranks_name(sorted({rank for root in roots for rank in root.ranks}))
         parts.append(f"nothing on record tells {ranks} apart, so all of them are listed")
     elif any(root.op.waiters and not root.calls for root in roots):
-        parts.append("among all that wait, only these wait for nobody else")
+        parts.append("all who wait do so for these, and these for nobody else")
     if roots[0].calls:
         parts.append("the records differ at that place, whoever was stuck by it")
     asked = [rank for rank in direct if rank in victims]
-    if asked:
-        parts.append(f"{ranks_name(asked)} wait in {what(roots[0].op)}" if len(roots) == 1 else
-                     f"{ranks_name(asked)} wait for them directly")  # fmt: skip
+    if asked and len(roots) == 1:
+        parts.append(f"{_wait(asked)} in {what(roots[0].op)}")
+    elif asked:
+        parts.append(f"{_wait(asked)} for them directly")
     through = [rank for rank in victims if rank not in asked]
     if through:
-        parts.append(f"{ranks_name(through)} wait for those")
+        parts.append(f"{_wait(through)} for those")
     if innocent:
-        parts.append(f"{ranks_name(innocent)} wait for none of them")
+        parts.append(f"{_wait(innocent)} for none of them")
     left_none = sorted(set(range(graph.waits.world_size)) - graph.waits.ranks.keys())
     if left_none:
         parts.append(f"{ranks_name(left_none)} left no record")
     return "; ".join(parts)
+
+
+def _wait(ranks: Sequence[int]) -> str:
+    return f"{ranks_name(ranks)} wait{'s' if len(ranks) == 1 else ''}"
 
 
 def _evidence(

@@ -1,0 +1,138 @@
+"""Ranks that called different things at one place of a group, whether they hung there or not."""
+
+from collections.abc import Mapping, Sequence
+
+from harness.diagnosis.waits.compare import follows, how_it_differs, odd_by_replicas, odd_ones
+from harness.diagnosis.waits.graph import Op, WaitGraph
+from harness.diagnosis.waits.record import Call, Group, Track, Waits
+from harness.diagnosis.waits.root import Root, place, table, where_of
+from harness.topology import ranks_name
+
+_HOW = {
+    "order": "called it and the next one in the other order",
+    "skipped": "skipped an operation: what it calls here is what the others call next",
+    "extra": "called an operation that the others do not",
+    "op": "called another operation",
+    "shape": "called the same operation with tensors of another shape",
+    "dtype": "called the same operation with another data type",
+}
+
+
+def mismatch(waits: Waits, op: Op) -> Root:
+    """Members called different things at one place of their group."""
+    odd, usual = list(op.differ), op.usual
+    kinds = {_how(waits, op.group, op.seq, rank, op.calls, usual) for rank in odd}
+    kind = kinds.pop() if len(kinds) == 1 else "op"
+    verdict = "shape_mismatch" if kind in ("shape", "dtype") else "collective_mismatch"
+    if usual is None:
+        cause = f"{place(op)}: {table(op.calls)}; {_HOW_TIED[verdict]}"
+    else:
+        cause = f"{place(op)}: {table(op.calls)}; {ranks_name(odd)} {_HOW[kind]}"
+    return Root(
+        verdict=verdict,
+        ranks=tuple(sorted(odd)),
+        cause=cause,
+        confidence="proven" if usual is not None else "likely",
+        onset_ns=op.onset_ns,
+        op=op,
+        where=where_of(waits, odd) if usual is not None else None,
+        tied=usual is None,
+        calls=tuple(sorted(op.calls.items())),
+    )
+
+
+_HOW_TIED = {
+    "shape_mismatch": "the shapes or types differ",
+    "collective_mismatch": "the operations differ",
+}
+
+
+def _how(
+    waits: Waits, group: Group, seq: int, rank: int, calls: Mapping[int, Call], usual: Call | None
+) -> str:
+    """How `rank` differs from one that made the usual call, or from the other side of a tie."""
+    here = calls[rank]
+    other = next((r for r in sorted(calls) if calls[r] != here and usual in (None, calls[r])), None)
+    odd = _track(waits, rank, group)
+    if odd is None:
+        return "op"
+    if other is None or (reference := _track(waits, other, group)) is None:
+        assert isinstance(usual, Call)  # only groups of the same role show what is usual
+        reference = Track(first=seq, calls=(usual,))
+    how = how_it_differs(odd, reference, seq)
+    if how in ("op", "shape") and usual is not None and follows(odd, usual, here, seq):
+        return "skipped"
+    return how
+
+
+def _track(waits: Waits, rank: int, group: Group) -> Track | None:
+    wait = waits.ranks.get(rank)
+    if wait is None:
+        return None
+    return wait.tracks.get(group) or wait.tracks.get(Group(name=group.name, desc=group.desc))
+
+
+def divergence(graph: WaitGraph) -> Root | None:
+    """The first place in any group's history at which members did not agree, also when nothing
+    hung there."""
+    waits = graph.waits
+    found: list[tuple[int, Group, int, dict[int, Call]]] = []
+    tracks: dict[Group, dict[int, Track]] = {}
+    for rank, wait in waits.ranks.items():
+        for group, track in wait.tracks.items():
+            if track.calls:
+                tracks.setdefault(group, {})[rank] = track
+    for group, of in tracks.items():
+        at = first_difference(of)
+        if at is not None:
+            calls = {rank: call for rank, t in of.items() if (call := t.at(at)) is not None}
+            found.append((max(t.enqueued for t in of.values()) - at, group, at, calls))
+    if not found:
+        return None
+    _, group, seq, calls = max(found, key=lambda item: item[0])
+    odd, usual = odd_ones(calls)
+    if usual is None:
+        odd, usual = odd_by_replicas(waits, group, seq, calls)
+    op = Op(
+        group=group, seq=seq, call=usual or calls[odd[0]], members=tuple(sorted(tracks[group])),
+        onset_ns=0, differ=tuple(odd), calls=calls, usual=usual, tied=usual is None,
+    )  # fmt: skip
+    return mismatch(waits, op)
+
+
+def first_difference(tracks: Mapping[int, Track]) -> int | None:
+    """Smallest sequence number at which two tracks disagree. Equal tracks are one object."""
+    distinct = list({(track.first, id(track.calls)): track for track in tracks.values()}.values())
+    if len(distinct) < 2:
+        return None
+    best: int | None = None
+    longest = max(distinct, key=lambda track: len(track.calls))
+    for track in distinct:
+        # The oldest entry of a record may be the rest of a coalesced block.
+        low = max(track.first + (track.first > 1), longest.first + (longest.first > 1))
+        high = min(track.first + len(track.calls), longest.first + len(longest.calls))
+        if best is not None:
+            high = min(high, best)
+        if low >= high:
+            continue
+        mine = track.calls[low - track.first : high - track.first]
+        theirs = longest.calls[low - longest.first : high - longest.first]
+        if mine != theirs:
+            at = _differing(mine, theirs)
+            if at is not None and not _cut_short(track, longest, low + at):
+                best = low + at
+    return best
+
+
+def _differing(mine: Sequence[Call | None], theirs: Sequence[Call | None]) -> int | None:
+    for at, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        if one is not other and one is not None and other is not None and one != other:
+            return at
+    return None
+
+
+def _cut_short(one: Track, other: Track, seq: int) -> bool:
+    """Whether a coalesced block is only half called where a record ends."""
+    last = min(one.enqueued, other.enqueued)
+    calls = (one.at(seq), other.at(seq))
+    return seq == last and any(call is not None and len(call.sizes) > 1 for call in calls)
