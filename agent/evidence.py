@@ -9,8 +9,9 @@ from pathlib import Path
 from harness.agent import flight, processes, spyreport, stacks
 from harness.agent.workers import Worker
 from harness.collectives import Collective
-from harness.events import ChildTaken, EvidenceTaken, Frame, ProcessFacts
+from harness.events import EvidenceTaken
 from harness.orders import CollectEvidence
+from harness.sightings import ChildTaken, Frame, ProcessFacts
 from harness.worker.bootstrap import stack_file
 
 _SERVER_SECONDS = 2.0

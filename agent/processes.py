@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from harness.events import ProcessFacts
+from harness.sightings import ProcessFacts
 
 _PASS_SECONDS = 0.005
 _TICKS = os.sysconf("SC_CLK_TCK")

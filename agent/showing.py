@@ -5,8 +5,9 @@ import time
 
 from harness.agent import processes, spyreport, stacks
 from harness.agent.workers import Worker
-from harness.events import RankStack, StacksTaken
+from harness.events import StacksTaken
 from harness.orders import TakeStacks
+from harness.sightings import RankStack
 
 
 async def take_stacks(

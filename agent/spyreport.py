@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from harness.events import Frame
 from harness.incidents import Where
+from harness.sightings import Frame
 from harness.worker import bootstrap
 from harness.worker.frames import innermost_user
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from harness import processes as kernel
 from harness.agent import flight, processes, spyreport
 from harness.agent.spyreport import NoStack
-from harness.events import ChildTaken, Frame
+from harness.sightings import ChildTaken, Frame
 from harness.worker.bootstrap import STACK_SIGNAL
 
 SPY_SECONDS = 3.0

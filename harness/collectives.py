@@ -23,6 +23,8 @@ class Collective:
     state: str
     retired: bool
     created_ns: int
+    site: str = ""
+    """`file:line:function` of the user's call, where the rank has noted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,14 @@ from harness.faults import Fault
 from harness.incidents import Incident, Outcome, Where
 from harness.orders import Command, Order
 from harness.policy import Policy
+from harness.sightings import (
+    Activity,
+    ChildTaken,
+    ExceptionInHand,
+    Frame,
+    ProcessFacts,
+    RankStack,
+)
 from harness.topology import NodeRanks
 
 # --- the run and its processes -----------------------------------------------------------------
@@ -255,36 +263,6 @@ class PulsesRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    file: str
-    line: int
-    function: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFacts:
-    """From /proc: `state` is the letter in PID/status, `wchan` the kernel function slept in."""
-
-    state: str
-    wchan: str
-    cpu_seconds: float
-    rss_bytes: int
-    threads: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildTaken:
-    """A Python child of a rank. `frames` is its main thread's stack, innermost first."""
-
-    pid: int
-    name: str
-    process: ProcessFacts | None
-    frames: tuple[Frame, ...] = ()
-    user_frame: Where | None = None
-    missing: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceTaken:
     """What could be seen of one rank. `missing` says in words what could not, and why.
 
@@ -319,6 +297,12 @@ class EvidenceTaken:
     cpu_delta: float | None = None
     """CPU seconds that the process used between the two looks."""
     looked_apart: float = 0.0
+    activity: Activity | None = None
+    """What the rank did between the two looks besides communicating."""
+    handling: ExceptionInHand | None = None
+    """The exception that its main thread was handling."""
+    branches: tuple[str, ...] = ()
+    """`file:line: source` of conditions on the rank that its main thread stands below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,25 +310,6 @@ class EvidenceComplete:
     collection: int
     node_rank: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStack:
-    """The main thread of one rank, and of its Python children; frames innermost first.
-
-    `missing` says why there are no frames. `variables` stand beside the frames when local
-    variables were asked for. `state` is the letter in PID/status, Z also when it is gone.
-    """
-
-    rank: int
-    pid: int
-    state: str
-    frames: tuple[Frame, ...] = ()
-    frames_by: str = ""
-    user_frame: Where | None = None
-    missing: str = ""
-    variables: tuple[tuple[str, ...], ...] = ()
-    children: tuple[ChildTaken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,6 +323,21 @@ class StacksTaken:
 
 
 # --- decisions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallLooked:
+    """No progress was suspected, evidence was taken, and it does not make a verdict (yet).
+
+    `why` says what was seen. `ranks` are those that all others wait for, `place` is where they
+    are; looked at again at `again_ns` unless all have moved on before.
+    """
+
+    collection: int
+    why: str
+    again_ns: int
+    ranks: tuple[int, ...] = ()
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,6 +404,7 @@ Event = (
     | EvidenceTaken
     | EvidenceComplete
     | StacksTaken
+    | StallLooked
     | OrderGiven
     | CommandTaken
     | FaultInjected

@@ -105,6 +105,8 @@ class Finding:
     collective: CollectiveRef | None = None
     signature: str = ""
     """What makes two failures the same one: class, ranks-independent cause, place."""
+    victims: tuple[int, ...] = ()
+    """Ranks that wait for `ranks`, where the detector knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

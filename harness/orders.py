@@ -49,6 +49,11 @@ class CollectEvidence:
     last_resort: bool = True
     """Whether a rank whose stack cannot be had otherwise may get a signal that makes it write one:
     that interrupts a system call, so only where ranks have failed or are judged stuck."""
+    incident: int = 0
+    """Number of the incident that would come of it, under which files are kept; 0: the one after
+    `collection`, as older journals had it."""
+    suspicion: bool = False
+    """Only no progress was noticed: nothing has failed, the run goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

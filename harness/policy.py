@@ -29,3 +29,15 @@ class Policy:
     """A node whose agent is silent or disconnected for this long counts as lost."""
     pulse_interval: float = 0.25
     """How often an agent reads its workers' pulse pages and reports what changed."""
+    stall_floor: float = 1.0
+    """Least time without progress after which ranks are looked at."""
+    looks_apart: float = 0.4
+    """Between the two looks at a rank's progress."""
+    stuck_patience: float = 3.5
+    """A rank that all others wait for may do something else for this long once steps are made."""
+    work_patience: float = 30.0
+    """The same where its stack shows work that takes its time: saving, evaluating, compiling."""
+    start_patience: float = 20.0
+    """The same before the first steps, when it shows no sign of work at all."""
+    teardown_patience: float = 8.0
+    """How long a rank may take to end, without a sign of work, after all others are done."""

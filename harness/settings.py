@@ -14,11 +14,12 @@ from harness.policy import Policy
 
 Kind = Literal["text", "int", "float", "flag"]
 Value = str | int | float | bool | None
-Group = Literal["Common", "Several nodes", "Fault tolerance", "Output", "Advanced"]
+Group = Literal["Common", "Several nodes", "Fault tolerance", "Hangs", "Output", "Advanced"]
 GROUPS: tuple[Group, ...] = (
     "Common",
     "Several nodes",
     "Fault tolerance",
+    "Hangs",
     "Output",
     "Advanced",
 )
@@ -83,6 +84,37 @@ _POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
         "agents stop when they hear no controller for so many seconds",
     ),
     "agent_timeout": ("Fault tolerance", False, 1, "a node silent for so many seconds is lost"),
+    "stall_floor": (
+        "Hangs",
+        False,
+        0.1,
+        "seconds without progress after which ranks are looked at; says nothing by itself",
+    ),
+    "stuck_patience": (
+        "Hangs",
+        True,
+        0.1,
+        "seconds that all others may wait for one rank outside a collective",
+    ),
+    "work_patience": (
+        "Hangs",
+        False,
+        0.1,
+        "the same while that rank saves, evaluates or compiles",
+    ),
+    "start_patience": (
+        "Hangs",
+        False,
+        0.1,
+        "the same before the first steps, without any sign of work",
+    ),
+    "teardown_patience": (
+        "Hangs",
+        False,
+        0.1,
+        "seconds that a rank may take to end once all others are done",
+    ),
+    "looks_apart": ("Advanced", False, 0.3, "seconds between two looks at a rank's progress"),
     "pulse_interval": ("Advanced", False, 0.01, "seconds between two reads of the pulse pages"),
 }
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.events import ChildTaken, EvidenceTaken, Frame, RankStack
+from harness.events import EvidenceTaken
 from harness.incidents import Where
+from harness.sightings import ChildTaken, Frame, RankStack
 from harness.topology import ranks_name
 
 _PACKAGES = ("/site-packages/", "/dist-packages/")

@@ -13,7 +13,7 @@ from harness.agent import flight, processes, showing
 from harness.agent.stacks import Subject, Taker, is_python, what_to_allow
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, note, print_json
 from harness.errors import UsageError
-from harness.events import RankStack
+from harness.sightings import RankStack
 
 _SECONDS = 10.0
 _SERVER_VARIABLE = "TORCH_WORKER_SERVER_SOCKET"

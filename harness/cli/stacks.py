@@ -18,8 +18,9 @@ from harness.cli.reading import (
     reading_options,
 )
 from harness.errors import NodeFailure, UsageError
-from harness.events import RankStack, RunEnded, StacksTaken
+from harness.events import RunEnded, StacksTaken
 from harness.orders import ShowStacks
+from harness.sightings import RankStack
 from harness.state import RunState
 
 _PATIENCE_SECONDS = 15.0

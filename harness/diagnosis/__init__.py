@@ -6,5 +6,13 @@ detectors of their own beside these; they return findings and are weighed in `co
 
 from harness.diagnosis.judgment import conclude, diagnose, patience_ends_ns
 from harness.diagnosis.port_in_use import port_in_use_verdict
+from harness.diagnosis.standing import standing, standing_verdict
 
-__all__ = ["conclude", "diagnose", "patience_ends_ns", "port_in_use_verdict"]
+__all__ = [
+    "conclude",
+    "diagnose",
+    "patience_ends_ns",
+    "port_in_use_verdict",
+    "standing",
+    "standing_verdict",
+]

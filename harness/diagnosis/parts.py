@@ -3,7 +3,7 @@
 from harness.diagnosis.endings import Ending
 from harness.diagnosis.scene import Scene, last_common_collective, pending, waits
 from harness.incidents import Finding, Verdict
-from harness.state import RunState
+from harness.state import AttemptState, RunState
 from harness.topology import ranks_text
 
 
@@ -38,7 +38,7 @@ def verdict_of(scene: Scene, root: Finding) -> Verdict:
         step=_step(scene, root),
         signature=root.signature,
         coordinates=common_coordinates(state, root.ranks),
-        node=_nodes(scene, root),
+        node=nodes_text(attempt, root.ranks),
         where=root.where,
         collective=root.collective or last_common_collective(scene, list(victims)),
         evidence=root.evidence,
@@ -69,14 +69,12 @@ def _step(scene: Scene, root: Finding) -> int:
     return max([*steps, *said, 0])
 
 
-def _nodes(scene: Scene, root: Finding) -> str:
+def nodes_text(attempt: AttemptState, ranks: tuple[int, ...]) -> str:
     """`node 1, host`; `nodes 0-3` for several."""
-    numbers = sorted(
-        {scene.attempt.ranks[rank].node_rank for rank in root.ranks if rank in scene.attempt.ranks}
-    )
+    numbers = sorted({attempt.ranks[rank].node_rank for rank in ranks if rank in attempt.ranks})
     if len(numbers) != 1:
         return f"nodes {ranks_text(numbers)}" if numbers else ""
-    node = scene.attempt.nodes.get(numbers[0])
+    node = attempt.nodes.get(numbers[0])
     return f"node {numbers[0]}, {node.host}" if node is not None else f"node {numbers[0]}"
 
 

@@ -10,7 +10,13 @@ from harness.report import card
 from harness.state import RunState
 
 Decision = (
-    e.OrderGiven | e.AttemptStarted | e.IncidentOpened | e.IncidentClosed | e.RunEnded | e.AgentLost
+    e.OrderGiven
+    | e.StallLooked
+    | e.AttemptStarted
+    | e.IncidentOpened
+    | e.IncidentClosed
+    | e.RunEnded
+    | e.AgentLost
 )
 
 STORE_NODE = 0
@@ -23,9 +29,15 @@ def connected(state: RunState, node_rank: int) -> bool:
 
 
 def next_id(state: RunState) -> int:
-    """Evidence of collection k lies under incident k + 1; neither number is ever used twice."""
-    collections = (collection.index + 1 for collection in state.collections)
-    return max([0, *collections, *(incident.id for incident in state.incidents)]) + 1
+    """The number of the next incident. Evidence of a failure keeps its own even when no incident
+    comes of it; that of a mere suspicion is written over."""
+    kept = (c.incident for c in state.collections if not c.suspicion)
+    return max([0, *kept, *(incident.id for incident in state.incidents)]) + 1
+
+
+def next_collection(state: RunState) -> int:
+    """The index of the next round of evidence; never used twice."""
+    return max((collection.index for collection in state.collections), default=-1) + 1
 
 
 def show_card(state: RunState, incident: Incident) -> list[Decision]:

@@ -4,7 +4,7 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.diagnosis import conclude, diagnose, patience_ends_ns
+from harness.diagnosis import conclude, diagnose, patience_ends_ns, standing, standing_verdict
 from harness.errors import ExitCode
 from harness.goodput import lost_steps
 from harness.incidents import Incident
@@ -14,6 +14,7 @@ from harness.recovery.ending import (
     end,
     end_stopped,
     fail,
+    next_collection,
     next_id,
     show_card,
     shut_down,
@@ -26,7 +27,7 @@ from harness.recovery.launching import (
     start_workers,
     stored_by_ns,
 )
-from harness.recovery.remedy import choose
+from harness.recovery.remedy import incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.state import AttemptState, Collection, RunState
 from harness.topology import ranks_name, ranks_text
@@ -109,11 +110,26 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return starts
     if len(attempt.gone) == attempt.world_size:
         return _finish(state, attempt)
-    return [
+    return _standing(state, attempt, now_ns) or [
         *_told_reports(state, attempt),
         *_close_recovered(state, attempt),
         *_injects(state, attempt),
     ]
+
+
+def _standing(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
+    """An incident for what is wrong although the run goes on, each kind and ranks once."""
+    told = {
+        (incident.verdict.verdict, incident.verdict.first_failing)
+        for incident in state.incidents
+        if incident.verdict.attempt == attempt.index
+    }
+    for finding in standing(state):
+        if (finding.verdict, finding.ranks) not in told:
+            verdict = standing_verdict(state, finding)
+            incident = incident_of(state, verdict, next_id(state), now_ns)
+            return [e.IncidentOpened(incident=incident)]
+    return []
 
 
 def _finish(state: RunState, attempt: AttemptState) -> list[Decision]:
@@ -142,10 +158,13 @@ def _unjudged(state: RunState, attempt: AttemptState) -> bool:
 def _judge(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
     collection = _open_collection(state, attempt)
     asked = set() if collection is None else collection.asked
-    index = next_id(state) - 1 if collection is None else collection.index
+    index = next_collection(state) if collection is None else collection.index
+    number = next_id(state) if collection is None else collection.incident
     unasked = _reachable(attempt) - asked
     if unasked:
-        ask = o.CollectEvidence(collection=index, attempt=attempt.index, why=_trouble_text(attempt))
+        ask = o.CollectEvidence(
+            collection=index, incident=number, attempt=attempt.index, why=_trouble_text(attempt)
+        )
         return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(unasked)]
     if (
         collection is not None
@@ -156,16 +175,10 @@ def _judge(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision
     verdict = conclude(state, diagnose(state, now_ns), now_ns)
     if verdict is None:
         return []
-    remedy = choose(state, verdict, now_ns)
-    incident = Incident(
-        id=index + 1,
-        verdict=verdict,
-        action=remedy.action,
-        action_reason=remedy.reason,
-        exit_code=remedy.exit_code,
-        detected_ns=now_ns,
-    )
-    return [*close_open(state, "failed"), e.IncidentOpened(incident=incident)]
+    return [
+        *close_open(state, "failed"),
+        e.IncidentOpened(incident=incident_of(state, verdict, number, now_ns)),
+    ]
 
 
 def _trouble_text(attempt: AttemptState) -> str:
@@ -298,7 +311,9 @@ def _open_collection(state: RunState, attempt: AttemptState) -> Collection | Non
     """The evidence being taken for the incident to come."""
     taken = {incident.id for incident in state.incidents}
     for collection in reversed(state.collections):
-        if collection.attempt == attempt.index and collection.index + 1 not in taken:
+        if collection.suspicion:
+            continue
+        if collection.attempt == attempt.index and collection.incident not in taken:
             return collection
     return None
 

@@ -44,6 +44,19 @@ class Remedy:
     exit_code: int = ExitCode.SCRIPT_FAILED
 
 
+def incident_of(state: RunState, verdict: Verdict, number: int, now_ns: int) -> Incident:
+    """Incident `number`: `verdict`, noticed at `now_ns`, and what is done about it."""
+    remedy = choose(state, verdict, now_ns)
+    return Incident(
+        id=number,
+        verdict=verdict,
+        action=remedy.action,
+        action_reason=remedy.reason,
+        exit_code=remedy.exit_code,
+        detected_ns=now_ns,
+    )
+
+
 def choose(state: RunState, verdict: Verdict, now_ns: int) -> Remedy:
     """The remedy for `verdict`, before its incident is opened."""
     if state.run is None:
@@ -60,6 +73,10 @@ def _stop(reason: str, exit_code: ExitCode = ExitCode.SCRIPT_FAILED) -> Remedy:
     return Remedy(action="stop", reason=reason, exit_code=exit_code)
 
 
+def _report(reason: str) -> Remedy:
+    return Remedy(action="report", reason=reason)
+
+
 def _by_kind(verdict: Verdict) -> Remedy | None:
     """Kinds of failure that a restart cannot cure."""
     match verdict.verdict, verdict.family:
@@ -74,6 +91,10 @@ def _by_kind(verdict: Verdict) -> Remedy | None:
                 " other",
                 ExitCode.HANG,
             )
+        case _, "slow":
+            return _report("the run goes on, only slower than it could")
+        case _, "leak":
+            return _report("there is time left; nothing is lost by going on until it runs out")
         case "node_lost", _:
             return _stop("the ranks of the lost node have no place to run", ExitCode.NODE_LOST)
         case "port_in_use", _:
@@ -85,9 +106,7 @@ def _by_kind(verdict: Verdict) -> Remedy | None:
         case "exception_hidden_by_cleanup", _:
             return _stop("its clean-up waits for ranks that cannot come; it would hang again")
         case "teardown_abort", _:
-            return Remedy(
-                action="report", reason="the script had ended; there is nothing left to restart"
-            )
+            return _report("the script had ended; there is nothing left to restart")
         case "exception", _:
             return _exception(verdict)
         case "out_of_memory", _ if verdict.step == 0:

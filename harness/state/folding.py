@@ -20,7 +20,10 @@ from harness.state.words import (
     RunState,
     StackRequest,
     Stage,
+    Stall,
 )
+
+_SURVEY_NS = 200_000_000
 
 
 def fold(state: RunState, record: e.Record) -> RunState:
@@ -87,6 +90,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 _enter(state, stamp, "running")
         case e.IncidentClosed():
             _incident_closed(state, event)
+        case e.StallLooked():
+            _stall_looked(state, stamp, event)
         case e.StacksTaken():
             _stacks_taken(state, event)
         case e.EvidenceComplete():
@@ -116,11 +121,13 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.PulsesRead():
             for pulse in event.pulses:
                 _pulse(state, stamp, pulse)
+            _survey(state, stamp)
         case e.WorkerStarted():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
                 rank.node_rank, rank.local_rank = event.node_rank, event.local_rank
                 rank.pid, rank.status, rank.started_ns = event.pid, "running", stamp.wall_ns
+                rank.advanced_ns = state.last_ns
         case e.WorkerRaised():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -267,6 +274,11 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
     done_here = pulse.step > 0 and pulse.step != attempt.resumed_step
     if done_here and attempt.first_step_ns == 0 and at_ns >= attempt.started_ns:
         attempt.first_step_ns = at_ns
+    before = (rank.step, rank.collectives, rank.phase)
+    if before != (pulse.step, pulse.collectives, pulse.phase):
+        if rank.collectives or rank.step:
+            attempt.pace.note(state.last_ns - rank.advanced_ns)
+        rank.advanced_ns = state.last_ns
     if pulse.phase != rank.phase:
         rank.phase, rank.phase_ns = pulse.phase, stamp.wall_ns
     rank.step, rank.step_ns = pulse.step, pulse.step_ns
@@ -338,8 +350,44 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
             assert_never(event.order)
 
 
+def _survey(state: RunState, stamp: e.Stamp) -> None:
+    """Keep `stillest_ns` true, a few times a second at most: it takes a look at every rank."""
+    attempt = _attempt(state, stamp.attempt)
+    if attempt is None or state.last_ns - attempt.surveyed_ns < _SURVEY_NS:
+        return
+    attempt.surveyed_ns = state.last_ns
+    attempt.stillest_ns = min(
+        (rank.advanced_ns for rank in attempt.ranks.values() if rank.status == "running"), default=0
+    )
+    stall = attempt.stall
+    if stall is not None and attempt.stillest_ns > stall.since_ns:
+        _forgive(attempt, stall)
+
+
+def _forgive(attempt: AttemptState, stall: Stall) -> None:
+    """Everybody has moved on: that place takes its time."""
+    if stall.look.place:
+        took_ns = attempt.stillest_ns - stall.since_ns
+        longest = max(took_ns, attempt.forgiven.get(stall.look.place, 0))
+        attempt.forgiven[stall.look.place] = longest
+    attempt.stall = None
+
+
+def _stall_looked(state: RunState, stamp: e.Stamp, event: e.StallLooked) -> None:
+    attempt = _attempt(state, stamp.attempt)
+    if attempt is None:
+        return
+    attempt.looked = max(attempt.looked, event.collection)
+    if attempt.stall is None:
+        attempt.stall = Stall(since_ns=attempt.stillest_ns, look=event)
+    else:
+        attempt.stall.look = event
+        attempt.stall.looks += 1
+
+
 def _collect(state: RunState, stamp: e.Stamp, node_rank: int, order: o.CollectEvidence) -> None:
-    _enter(state, stamp, "judging")
+    if not order.suspicion:
+        _enter(state, stamp, "judging")
     collection = next((c for c in state.collections if c.index == order.collection), None)
     if collection is None:
         collection = Collection(
@@ -347,6 +395,8 @@ def _collect(state: RunState, stamp: e.Stamp, node_rank: int, order: o.CollectEv
             attempt=order.attempt,
             ordered_ns=stamp.wall_ns,
             why=order.why,
+            incident=order.incident or order.collection + 1,
+            suspicion=order.suspicion,
         )
         state.collections.append(collection)
     collection.asked.add(node_rank)

@@ -34,6 +34,8 @@ class RankState:
     heartbeat_ns: int = 0
     collectives: int = 0
     """Collectives and point-to-point operations it has begun."""
+    advanced_ns: int = 0
+    """When it was last seen to have made progress: step, phase or operations; its start counts."""
     started_ns: int = 0
     raised: e.WorkerRaised | None = None
     exited: e.WorkerExited | None = None
@@ -45,6 +47,28 @@ class RankState:
     def alive(self) -> bool:
         """Its process was started and is not known to be gone."""
         return self.status in ("running", "raised")
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long ranks go without visible progress."""
+
+    usual_ns: float = 0.0
+    """Most pauses are shorter: about nine of ten, with the newest counting most."""
+
+    def note(self, pause_ns: int) -> None:
+        """A pause has ended. A quantile by small steps, as in frugal streaming (Ma, 2013)."""
+        share = 0.3 if pause_ns > self.usual_ns else 0.03
+        self.usual_ns += share * (pause_ns - self.usual_ns)
+
+
+@dataclass(slots=True)
+class Stall:
+    """The suspicion that an attempt does not go on, since the first look at it."""
+
+    since_ns: int
+    look: e.StallLooked
+    looks: int = 1
 
 
 @dataclass(slots=True)
@@ -84,6 +108,17 @@ class AttemptState:
     resumed_step: int | None = None
     """Step of the checkpoint it loaded; None when it started from nothing."""
     stopped_nodes: set[int] = field(default_factory=set)
+    pace: Pace = field(default_factory=Pace)
+    stillest_ns: int = 0
+    """No living rank has gone without progress since before this time."""
+    surveyed_ns: int = 0
+    """When that was found out."""
+    looked: int = -1
+    """Index of the last look at a suspected stall that made no verdict."""
+    stall: Stall | None = None
+    """What the looks at a suspected stall have shown; None again when every rank has moved on."""
+    forgiven: dict[str, int] = field(default_factory=dict)
+    """Places where ranks were waited for and went on by themselves -> longest pause there, ns."""
 
     @property
     def step(self) -> int:
@@ -113,6 +148,10 @@ class Collection:
     attempt: int
     ordered_ns: int
     why: str
+    incident: int
+    """Number of the incident that may come of it."""
+    suspicion: bool = False
+    """Nothing had failed: the ranks were looked at because no progress was seen."""
     asked: set[int] = field(default_factory=set)
     """Nodes that were asked."""
     waiting: set[int] = field(default_factory=set)

@@ -8,8 +8,9 @@ from harness.collectives import Collective
 from harness.diagnosis.waits import judge
 from harness.diagnosis.waits.live import PointToPoint, rank_wait
 from harness.diagnosis.waits.record import Creation, Group, RankWait, Waits
-from harness.events import EvidenceTaken, Frame, ProcessFacts
+from harness.events import EvidenceTaken
 from harness.incidents import Verdict, Where
+from harness.sightings import Frame, ProcessFacts
 
 WORLD = Group(name="0", desc="default_pg", ranks=(0, 1, 2, 3))
 USER = Where(file="/home/u/train.py", line=30, function="load_batch")

@@ -12,6 +12,7 @@ from harness import events as e
 from harness import orders as o
 from harness.incidents import Where
 from harness.policy import Policy
+from harness.sightings import Frame, ProcessFacts
 from tests.replay.world import (
     CRY,
     SECOND,
@@ -50,8 +51,8 @@ def _waiting(seq: int) -> dict[str, Any]:
     return {
         "collectives": history(seq, collective(seq, retired=False)),
         "frames": (
-            e.Frame(file="/site-packages/torch/distributed/c10d.py", line=1, function="wait"),
-            e.Frame(file="/home/u/train.py", line=12, function="train"),
+            Frame(file="/site-packages/torch/distributed/c10d.py", line=1, function="wait"),
+            Frame(file="/home/u/train.py", line=12, function="train"),
         ),
         "user_frame": WHERE,
     }
@@ -152,7 +153,7 @@ def error_then_slow_exit() -> World:
 )
 def import_error_on_one_node() -> World:
     def evidence(rank: int) -> dict[str, Any]:
-        frame = e.Frame(file="/site-packages/torch/distributed/rendezvous.py", line=1, function="x")
+        frame = Frame(file="/site-packages/torch/distributed/rendezvous.py", line=1, function="x")
         return {"frames": (frame,)} if rank < 2 else {}
 
     world = World(nnodes=2, nproc=2, evidence=evidence).start()
@@ -463,7 +464,7 @@ def traceback_in_log() -> World:
     confidence="proven",
 )
 def long_preparation() -> World:
-    busy = e.ProcessFacts(state="R", wchan="0", cpu_seconds=9.0, rss_bytes=1 << 28, threads=5)
+    busy = ProcessFacts(state="R", wchan="0", cpu_seconds=9.0, rss_bytes=1 << 28, threads=5)
     at = Where(file="/home/u/train.py", line=10, function="<module>")
 
     def evidence(rank: int) -> dict[str, Any]:
@@ -486,7 +487,7 @@ def long_preparation() -> World:
 )
 def named_by_monitored_barrier() -> World:
     text = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 5000 ms"
-    inside = e.Frame(file="/site-packages/torch/distributed/c10d.py", line=1, function="barrier")
+    inside = Frame(file="/site-packages/torch/distributed/c10d.py", line=1, function="barrier")
     world = World(nproc=3, evidence=lambda rank: {"frames": (inside,) if rank == 1 else ()}).start()
     world.pass_time(5)
     frames = 'File "/site-packages/torch/distributed/distributed_c10d.py", line 1, in barrier'

@@ -11,6 +11,7 @@ from harness import recovery
 from harness.collectives import Collective
 from harness.incidents import Incident, Where
 from harness.policy import Policy
+from harness.sightings import ProcessFacts
 from harness.state import RunState, fold, fold_all
 
 SECOND = 1_000_000_000
@@ -178,7 +179,7 @@ class World:
         attempt = self.state.attempts[order.attempt]
         for rank in attempt.nodes[node].ranks:
             alive = attempt.ranks[rank].alive
-            process = e.ProcessFacts(
+            process = ProcessFacts(
                 state="S", wchan="futex", cpu_seconds=1.0, rss_bytes=1 << 30, threads=7
             )
             taken = e.EvidenceTaken(

@@ -14,6 +14,7 @@ from harness import orders as o
 from harness.collectives import Collective
 from harness.incidents import Incident, Verdict, Where
 from harness.policy import Policy
+from harness.sightings import Frame, ProcessFacts
 from harness.topology import Mesh, NodeRanks
 
 SECOND = 1_000_000_000
@@ -197,14 +198,14 @@ class Scene:
             taken = e.EvidenceTaken(
                 collection=collection,
                 rank=rank,
-                process=e.ProcessFacts(
+                process=ProcessFacts(
                     state="S",
                     wchan="futex_wait",
                     cpu_seconds=3.5,
                     rss_bytes=300 << 20,
                     threads=12,
                 ),
-                frames=(e.Frame(file="tp.py", line=41, function="all_reduce"),),
+                frames=(Frame(file="tp.py", line=41, function="all_reduce"),),
                 frames_by="py-spy",
                 collectives=(entry,),
                 last_lines=(f"step=212 rank={rank}",),

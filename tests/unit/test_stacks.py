@@ -1,8 +1,9 @@
 """Stacks of many ranks on one screen."""
 
 from harness import stacks
-from harness.events import ChildTaken, EvidenceTaken, Frame, ProcessFacts, RankStack
+from harness.events import EvidenceTaken
 from harness.incidents import Where
+from harness.sightings import ChildTaken, Frame, ProcessFacts, RankStack
 
 TORCH = "/env/lib/python3.11/site-packages/torch/distributed"
 TRAIN = Frame(file="/home/me/train.py", line=11, function="main")

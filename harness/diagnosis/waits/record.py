@@ -4,8 +4,8 @@ evidence of a run. Everything but `rank` may be missing."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.events import ProcessFacts
 from harness.incidents import EvidenceRef, Where
+from harness.sightings import ProcessFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
