@@ -279,6 +279,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
         if rank.collectives or rank.step:
             attempt.pace.note(state.last_ns - rank.advanced_ns)
         rank.advanced_ns = state.last_ns
+        attempt.begun = True
     if pulse.phase != rank.phase:
         rank.phase, rank.phase_ns = pulse.phase, stamp.wall_ns
     rank.step, rank.step_ns = pulse.step, pulse.step_ns
