@@ -81,11 +81,11 @@ class Scene:
             frames=self._frames[: spyreport.MOST_FRAMES],
             frames_by=self._frames_by,
             user_frame=spyreport.user_frame(self._frames),
-            collectives=self._collectives[-flight.MOST_ENTRIES :],
+            collectives=_newest(self._collectives, min(self._order.most, flight.MOST_ENTRIES)),
             last_lines=self._last_lines(),
             files=tuple(self._files),
             missing=tuple(self._missing),
-            p2p=worker.logs.operations(),
+            p2p=worker.logs.operations(self._order.most),
             groups=worker.logs.groups(),
             children=self._children,
             record_age=self._record_age,
@@ -171,7 +171,10 @@ class Scene:
         try:
             data = await self._ask_record()
         except flight.Unanswered as unanswered:
-            self._older_record(str(unanswered))
+            # A rank that has raised left its record before it took its server down.
+            record = _read(self._worker.files.last_record)
+            if not record or not self._read_flight(record):
+                self._older_record(str(unanswered))
             return
         self._asked_record = self._read_flight(data)
 
@@ -232,6 +235,12 @@ class Scene:
             self._missing.append(f"{path.name} could not be written: {error.strerror}")
             return
         self._files.append(str(path.relative_to(self._run_dir)))
+
+
+def _newest(entries: tuple[Collective, ...], most: int) -> tuple[Collective, ...]:
+    """The newest `most`, and all that have not finished."""
+    first = max(0, len(entries) - most)
+    return (*(entry for entry in entries[:first] if not entry.done), *entries[first:])
 
 
 async def collect(

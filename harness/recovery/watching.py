@@ -11,6 +11,10 @@ from harness.recovery.ending import Decision, next_collection, next_id
 from harness.recovery.remedy import incident_of
 from harness.state import AttemptState, Collection, RunState
 
+_MANY_RANKS = 64
+_MOST, _MOST_OF_MANY = 64, 16
+"""Entries of each rank's records: thousands of ranks fill the journal with every look."""
+
 
 def watch(
     state: RunState, attempt: AttemptState, reachable: set[int], now_ns: int
@@ -36,6 +40,7 @@ def watch(
         why="no progress is seen",
         apart=policy.looks_apart,
         last_resort=False,
+        most=_MOST if attempt.world_size <= _MANY_RANKS else _MOST_OF_MANY,
         suspicion=True,
     )
     return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(reachable)]

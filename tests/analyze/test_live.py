@@ -53,7 +53,7 @@ def judged(odd: RankWait) -> Verdict:
                 groups=(WORLD,),
                 collectives=entries(4, waits=True),
             )
-        )  # fmt: skip
+        )
         for rank in (0, 1, 3)
     }
     (verdict,) = judge(Waits(world_size=4, ranks={**ranks, 2: odd}))

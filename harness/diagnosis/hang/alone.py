@@ -24,12 +24,14 @@ def verdicts(scene: Scene) -> list[Verdict]:
     """At most one: what all ranks that are left do."""
     left = [rank.rank for rank in scene.attempt.ranks.values() if rank.exited is None]
     seen = [scene.seen[rank] for rank in left if rank in scene.seen]
-    if not left or len(seen) < len(left) or any(_waits(scene, rank) for rank in left):
+    if not left or any(_waits(scene, rank) for rank in left):
         return []
     if all(_ends(scene, evidence) for evidence in seen):
         return [_teardown(scene, seen)]
     if any(_ends(scene, evidence) for evidence in seen) or not all(is_idle(s) for s in seen):
         return []
+    if not all(evidence.groups for evidence in seen):
+        return []  # no job of ranks that belong together, or not one that can be seen into
     return [_all_outside(scene, seen)]
 
 

@@ -23,6 +23,9 @@ def judge_look(state: RunState, look: Collection, now_ns: int) -> Verdict | e.St
     attempt = state.attempt
     assert attempt is not None
     scene = scene_of(state, attempt, look, now_ns)
+    unseen = scene.unseen
+    if unseen:
+        return _again(scene, f"{ranks_name(unseen)} could not be seen in time", None)
     for verdict in [*judge(scene.waits), *alone.verdicts(scene)]:
         if _told(state, verdict):
             continue

@@ -24,6 +24,9 @@ _START_BUSY_FACTOR = 15.0
 _FORGIVEN_FACTOR = 2.0
 _USUAL_FACTOR = 2.0
 
+_SERVERS = re.compile(
+    r"/(?:asyncio/\w+|socketserver|wsgiref/\w+|xmlrpc/server|concurrent/futures/\w+)\.py"
+)
 _DEBUGGERS = re.compile(r"/(?:pdb|bdb|ipdb|pudb|debugpy|pydevd\w*|IPython/terminal)\b")
 _WORK_FILES = re.compile(
     r"torch/(?:serialization|_dynamo|_inductor|_functorch|fx|jit|onnx|export|compiler|nn/modules"
@@ -98,12 +101,14 @@ def place_of(evidence: EvidenceTaken) -> str:
 
 
 def _held(evidence: EvidenceTaken) -> Patience | None:
-    """By somebody who looks at it."""
+    """By somebody outside: who looks at it, or whose requests it answers."""
     activity = evidence.activity
     traced = activity is not None and activity.traced_by
     stopped = evidence.process is not None and evidence.process.state == "t"
     if traced or stopped or any(_DEBUGGERS.search(frame.file) for frame in evidence.frames):
         return Patience(seconds=None, why="a debugger holds it")
+    if any(_SERVERS.search(frame.file) for frame in evidence.frames):
+        return Patience(seconds=None, why="it serves requests")
     return None
 
 
@@ -123,7 +128,7 @@ def _works(evidence: EvidenceTaken) -> Patience | None:
 
 def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
     policy, busy = scene.policy, is_busy(evidence)
-    if evidence.process is not None and evidence.process.state in ("T", "D"):
+    if evidence.process is not None and evidence.process.state == "T":
         return Patience(seconds=policy.stuck_patience, why="its process is stopped")
     if not _steady(scene, rank):
         factor = _START_BUSY_FACTOR if busy else 1.0
@@ -135,8 +140,12 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
         return Patience(seconds=long, why=f"it is in phase {scene.rank(rank).phase}")
     if at_work(evidence):
         return Patience(seconds=long, why="its place in the program shows work")
+    if not evidence.frames:
+        return Patience(seconds=long, why="its stack cannot be seen")
     if _said_since(scene, rank):
         return Patience(seconds=long, why="it has printed meanwhile")
+    if _moved(scene, rank, evidence):
+        return Patience(seconds=long, why="it moves about in the program")
     return Patience(seconds=policy.stuck_patience, why="nothing shows that it works")
 
 
@@ -150,6 +159,14 @@ def at_work(evidence: EvidenceTaken) -> bool:
         if _WORK_NAMES.search(frame.function) or (inside and _WORK_FILES.search(frame.file)):
             return True
     return False
+
+
+def _moved(scene: Scene, rank: int, evidence: EvidenceTaken) -> bool:
+    """Whether it was in another function at the look before."""
+    stall = scene.attempt.stall
+    if stall is None or stall.look.ranks != (rank,) or not stall.look.place:
+        return False
+    return stall.look.place != place_of(evidence)
 
 
 def _said_since(scene: Scene, rank: int) -> bool:

@@ -22,6 +22,12 @@ class Scene:
     seen: dict[int, EvidenceTaken]
     waits: Waits
 
+    @property
+    def unseen(self) -> list[int]:
+        """Living ranks that nothing was heard of."""
+        ranks = self.attempt.ranks.values()
+        return [r.rank for r in ranks if r.exited is None and r.rank not in self.seen]
+
     def rank(self, rank: int) -> RankState:
         return self.attempt.ranks[rank]
 

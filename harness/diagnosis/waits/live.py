@@ -34,7 +34,7 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         group = groups.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)
         call = call_of(entry)
         tracks.setdefault(group, _Track()).add(entry.seq_id, call)
-        if not finished(entry):
+        if not entry.done:
             tracks[group].open.append(entry.seq_id)
             calls.append(
                 Pending(group=group, seq=entry.seq_id, call=call, created_ns=entry.created_ns)
@@ -104,11 +104,6 @@ def call_of(entry: Collective) -> Call:
     if not same_input(entry.op):
         return Call(op=op)
     return Call(op=op, sizes=entry.sizes, dtypes=entry.dtypes)
-
-
-def finished(entry: Collective) -> bool:
-    """Gloo knows `retired`, NCCL `completed`."""
-    return entry.retired if entry.op.startswith("gloo:") else entry.state == "completed"
 
 
 def _groups(evidence: EvidenceTaken) -> dict[str, Group]:
