@@ -338,6 +338,8 @@ class StallLooked:
     again_ns: int
     ranks: tuple[int, ...] = ()
     place: str = ""
+    settled: bool = True
+    """False: time alone is missing; the same evidence is judged again at `again_ns`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             for collection in state.collections:
                 if collection.index == event.collection:
                     collection.waiting.discard(event.node_rank)
+                    collection.took_ns = state.last_ns - collection.ordered_ns
         case (
             e.WorkerStarted()
             | e.WorkerRaised()
@@ -379,7 +380,8 @@ def _stall_looked(state: RunState, stamp: e.Stamp, event: e.StallLooked) -> None
     attempt = _attempt(state, stamp.attempt)
     if attempt is None:
         return
-    attempt.looked = max(attempt.looked, event.collection)
+    if event.settled:
+        attempt.looked = max(attempt.looked, event.collection)
     if attempt.stall is None:
         attempt.stall = Stall(since_ns=attempt.stillest_ns, look=event)
     else:

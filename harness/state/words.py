@@ -152,6 +152,8 @@ class Collection:
     why: str
     incident: int
     """Number of the incident that may come of it."""
+    took_ns: int = 0
+    """What it took, once the first node has answered."""
     suspicion: bool = False
     """Nothing had failed: the ranks were looked at because no progress was seen."""
     asked: set[int] = field(default_factory=set)

@@ -173,7 +173,7 @@ def _outside(graph: WaitGraph, rank: int, asked: Sequence[Op]) -> Root:
             confidence="possible", onset_ns=op.onset_ns, op=op, tied=len(op.silent) > 1,
         )  # fmt: skip
     judged = stuck.classify(wait, op)
-    called = rank in op.behind
+    called = rank in op.behind or wait.frozen
     return Root(
         verdict=judged.verdict,
         ranks=(rank,),
