@@ -217,6 +217,13 @@ def test_a_place_that_went_on_by_itself_is_given_more_time() -> None:
     assert verdict_within(world, 8) is not None
 
 
+def test_a_phase_that_the_script_told_of_is_believed() -> None:
+    world = stalled(waiting(), waiting(), away())
+    world.phase(2, "checkpoint")
+    assert verdict_within(world, 10 * POLICY.work_patience - 5) is None
+    assert verdict_within(world, 10) is not None
+
+
 def test_a_stopped_process() -> None:
     stopped = ProcessFacts(state="T", wchan="do_signal_stop", cpu_seconds=1, rss_bytes=1, threads=1)
     world = stalled(waiting(), waiting(), away(function="save_model", process=stopped))

@@ -21,6 +21,8 @@ _STEADY = 3
 _BUSY_FACTOR = 3.0
 """A busy rank at a place that shows work, against an idle one there."""
 _START_BUSY_FACTOR = 15.0
+_TOLD_FACTOR = 10.0
+"""A script that says what it does is believed."""
 _FORGIVEN_FACTOR = 2.0
 _USUAL_FACTOR = 2.0
 
@@ -137,7 +139,8 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
         )
     long = policy.work_patience * (_BUSY_FACTOR if busy else 1.0)
     if scene.rank(rank).phase in ("checkpoint", "eval"):
-        return Patience(seconds=long, why=f"it is in phase {scene.rank(rank).phase}")
+        why = f"it says that it is in phase {scene.rank(rank).phase}"
+        return Patience(seconds=_TOLD_FACTOR * long, why=why)
     if at_work(evidence):
         return Patience(seconds=long, why="its place in the program shows work")
     if not evidence.frames:
