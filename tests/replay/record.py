@@ -44,6 +44,8 @@ def expected_of(state: RunState) -> dict[str, object]:
         found |= {
             "verdict": incident.verdict.verdict,
             "first_failing": list(incident.verdict.first_failing),
+            "victims": list(incident.verdict.victims),
+            "confidence": incident.verdict.confidence,
             "action": incident.action,
         }
     if state.ended is not None:
