@@ -307,6 +307,24 @@ def test_a_pause_of_all_ranks_is_no_hang() -> None:
     assert verdict_within(world, POLICY.start_patience - 1) is None
 
 
+def test_what_is_left_after_the_script_may_do_what_it_likes() -> None:
+    """The other ranks have ended; rank 2 waits for a server, its groups are gone."""
+    world = stalled(away(), away(), away())
+    world.phase(2, "teardown")
+    world.exit(0, 0)
+    world.exit(1, 0)
+    assert verdict_within(world, 600) is None
+
+
+def test_one_rank_alone_waits_for_no_other() -> None:
+    world = World(nproc=1)
+    world.evidence = lambda rank: away(groups=(replace(WORLD_GROUP, ranks=(0,)),))
+    world.start()
+    for step in range(1, 6):
+        world.step(step)
+    assert verdict_within(world, 600) is None
+
+
 def test_the_last_rank_that_cannot_end() -> None:
     shutdown = away(
         frames=(Frame(file="/usr/lib/python3.11/threading.py", line=1, function="_shutdown"),),
