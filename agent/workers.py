@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import events as e
+from harness.agent.arrivals import ArrivalLog
 from harness.agent.recordlogs import RecordLogs
 from harness.worker import link
 from harness.worker.pulse import PulseReader, PulseReading
@@ -65,6 +66,7 @@ class Worker:
     last_reading: PulseReading | None = field(default=None)
     snapshot: Snapshot | None = None
     """Its last periodic flight record, if there was one."""
+    arrivals: ArrivalLog = field(default_factory=ArrivalLog)
 
     @property
     def alive(self) -> bool:

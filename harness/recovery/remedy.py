@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.diagnosis.exception import TRANSIENT
+from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
 from harness.errors import ExitCode
 from harness.incidents import Action, Incident, Verdict
@@ -93,7 +94,7 @@ def _by_kind(verdict: Verdict) -> Remedy | None:
             )
         case _, "slow":
             return _report("the run goes on, only slower than it could")
-        case _, "leak":
+        case _, "leak" if Signature.parse(verdict.signature).what == GROWING:
             return _report("there is time left; nothing is lost by going on until it runs out")
         case "node_lost", _:
             return _stop("the ranks of the lost node have no place to run", ExitCode.NODE_LOST)
@@ -210,6 +211,8 @@ def _may_help(verdict: Verdict) -> str:
             return "a killed process says nothing against the program"
         case "out_of_memory":
             return "memory sufficed for earlier steps; a fresh process starts without the growth"
+        case "resource_leak_fd":
+            return "a fresh process starts with few open files; the growth begins anew"
         case "dataloader_worker_died":
             return "a data loader's worker that died may live the next time"
         case _:

@@ -1,0 +1,382 @@
+"""Who enters collectives when: the same collective is put together from all members' reports, and
+sums are kept of who the others waited for.
+
+Collectives of a group that overlap are one round: it begins when the last member has come to the
+round before, and all that passes until the last member comes to this one is its length. A member
+is late when it comes last by a gap and when the gap is its own doing: from the end of its previous
+operation, of any group, it took that much longer than the others.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import mean, median
+
+LEAST_NS = 50_000_000
+"""Waiting for less in a slice is noise."""
+LEAST_SHARE = 0.3
+"""Of a slice's time."""
+_SLICE_NS = 250_000_000
+_LONGEST_SLICE_NS = 30_000_000_000
+_OWN_SHARE = 0.7
+_KEPT_RATE = 0.75
+"""A streak ends when fewer of its slices show the same ranks."""
+_FEWEST_SLICES = 12
+_FEWEST_OF_FEW = 16
+_HIT_SHARE = 0.8
+_LEAST_SPAN_NS = 3_000_000_000
+_FEWEST_PAUSES = 10
+_MOST_OF_ONE = 0.7
+_UNEVEN = 0.25
+"""Mean deviation of pauses from their median, of which random delays have two to three times as
+much."""
+_PAUSE_SHARE = 0.15
+_MOST_WAITING = 256
+_MOST_RELEASES = 256
+_MOST_ROUNDS = 96
+
+Previous = tuple["GroupArrivals", int, int]
+"""Group, sequence number and time of the operation a rank had entered right before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One rank's arrival at a collective; `at_ns` on the head's clock."""
+
+    at_ns: int
+    before: Previous | None
+
+
+@dataclass(slots=True)
+class Round:
+    """Overlapping collectives of a group, ending with `seq`."""
+
+    seq: int
+    release_ns: int
+    """When the last member came."""
+    since_ns: int | None
+    """When the last one had come to the round before; None when that was not seen."""
+    arrived: dict[int, int]
+    own_ns: dict[int, int | None]
+    """What each member took since its previous operation had ended; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a round cost: `ranks` came last by `gap_ns`, empty when nobody did by its own doing."""
+
+    seq: int
+    at_ns: int
+    length_ns: int
+    ranks: tuple[int, ...]
+    gap_ns: int
+
+
+@dataclass(slots=True)
+class Streak:
+    """Slices of time in which the others waited for the same ranks."""
+
+    ranks: tuple[int, ...]
+    first_seq: int
+    first_ns: int
+    slices: int = 0
+    hits: int = 0
+    length_ns: int = 0
+    waited_ns: int = 0
+    last_ns: int = 0
+    rounds: int = 0
+    """In which they were waited for."""
+
+
+@dataclass(slots=True)
+class Slice:
+    """Rounds in a row, long enough to be compared with others."""
+
+    length_ns: int = 0
+    waited: dict[tuple[int, ...], tuple[int, int, int, int]] = field(default_factory=dict)
+    """By late ranks: nanoseconds and rounds waited, seq and time of the first such round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Now one member was waited for, now another, each time about as long."""
+
+    counts: dict[int, int]
+    """Pauses by rank."""
+    usual_ns: int
+    """Median length of a pause."""
+    waited_ns: int
+    length_ns: int
+    """All the time in which this happened."""
+    first_seq: int
+    first_ns: int
+
+
+@dataclass(slots=True)
+class GroupArrivals:
+    """A process group's collectives."""
+
+    pg: str
+    desc: str
+    members: tuple[int, ...]
+    slack_ns: int = 0
+    """What its nodes' clocks may be apart."""
+    op: str = ""
+    waiting: dict[int, dict[int, Entry]] = field(default_factory=dict)
+    """Collectives that not all members are known to have come to, by sequence number."""
+    releases: dict[int, int] = field(default_factory=dict)
+    last: Round | None = None
+    slice: Slice = field(default_factory=Slice)
+    streak: Streak | None = None
+    waits: deque[Wait] = field(default_factory=lambda: deque(maxlen=_MOST_ROUNDS))
+    turns: Turns | None = None
+    first_seq: int = 0
+    """The first collective whose round could be judged."""
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """All groups of an attempt."""
+
+    groups: dict[tuple[str, int], GroupArrivals] = field(default_factory=dict)
+    """By name and rank: disjoint groups may share a name."""
+    unknown: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Those whose members were not known when so many groups were."""
+    last_of: dict[int, tuple[int, Previous]] = field(default_factory=dict)
+    """By rank: its own number of its newest operation, and which it was."""
+    peers: dict[int, frozenset[int]] = field(default_factory=dict)
+    """By rank: whom it sends to or receives from; their waiting for each other is not recorded."""
+    stages: dict[int, int] = field(default_factory=dict)
+    """By rank: its pipeline stage, where a mesh was declared."""
+    step_ns: int = 0
+    """About what a step takes; 0 when steps are not counted."""
+    suspects: dict[tuple[str, int], GroupArrivals] = field(default_factory=dict)
+    """By name and first member: groups with a long streak, or with pauses of several members."""
+    ref: tuple[str, int] = ("", 0)
+    """Source and seq of the newest report."""
+
+    @property
+    def distinct(self) -> list[GroupArrivals]:
+        return list({id(group): group for group in self.groups.values()}.values())
+
+
+def enter(
+    arrivals: Arrivals, rank: int, record: int, group: GroupArrivals, seq: int, at_ns: int
+) -> bool:
+    """`rank` came to collective `seq` of `group`; whether all members have now."""
+    last = arrivals.last_of.get(rank)
+    before = last[1] if last is not None and last[0] == record - 1 else None
+    arrivals.last_of[rank] = (record, (group, seq, at_ns))
+    if group.last is not None and seq <= group.last.seq:
+        return False
+    there = group.waiting.setdefault(seq, {})
+    there[rank] = Entry(at_ns=at_ns, before=before)
+    if len(group.waiting) > _MOST_WAITING:
+        del group.waiting[min(group.waiting)]
+    return len(there) == len(group.members)
+
+
+def complete(arrivals: Arrivals, done: Iterable[tuple[GroupArrivals, int]]) -> None:
+    """All members of these groups have come to these collectives."""
+    whole = [
+        (max(entry.at_ns for entry in group.waiting[seq].values()), seq, group)
+        for group, seq in done
+        if seq in group.waiting
+    ]
+    for release_ns, seq, group in whole:
+        group.releases[seq] = release_ns
+        if len(group.releases) > _MOST_RELEASES:
+            del group.releases[min(group.releases)]
+    for release_ns, seq, group in sorted(whole, key=lambda item: item[:2]):
+        entries = group.waiting.pop(seq)
+        if group.last is None or seq > group.last.seq:
+            _next_round(arrivals, group, seq, release_ns, entries)
+
+
+def _next_round(
+    arrivals: Arrivals, group: GroupArrivals, seq: int, release_ns: int, entries: dict[int, Entry]
+) -> None:
+    arrived = {rank: entry.at_ns for rank, entry in entries.items()}
+    own = {rank: _own_ns(entry) for rank, entry in entries.items()}
+    last = group.last
+    follows = last is not None and seq == last.seq + 1
+    if last is not None and follows and min(arrived.values()) < last.release_ns - group.slack_ns:
+        last.own_ns = {rank: _sum(last.own_ns[rank], own[rank]) for rank in own}
+        last.seq, last.arrived = seq, arrived
+        last.release_ns = max(last.release_ns, release_ns)
+        return
+    if last is not None and last.since_ns is not None:
+        _add(arrivals, group, _wait(arrivals, group, last, last.since_ns))
+    group.last = Round(
+        seq=seq,
+        release_ns=release_ns,
+        since_ns=last.release_ns if last is not None and follows else None,
+        arrived=arrived,
+        own_ns=own,
+    )
+
+
+def _own_ns(entry: Entry) -> int | None:
+    if entry.before is None:
+        return None
+    group, seq, entered_ns = entry.before
+    release_ns = group.releases.get(seq)
+    if release_ns is None:
+        return None
+    return entry.at_ns - (release_ns if release_ns <= entry.at_ns else entered_ns)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _wait(arrivals: Arrivals, group: GroupArrivals, ended: Round, since_ns: int) -> Wait:
+    length_ns = max(ended.release_ns - since_ns, 0)
+    ranks, gap_ns = _late(_comparable(arrivals, ended))
+    if ranks and not _own_doing(ended, ranks, gap_ns):
+        ranks, gap_ns = (), 0
+    return Wait(
+        seq=ended.seq, at_ns=ended.release_ns, length_ns=length_ns, ranks=ranks, gap_ns=gap_ns
+    )
+
+
+def _comparable(arrivals: Arrivals, ended: Round) -> dict[int, int]:
+    """Arrivals of those that do the same work as the last to come; empty when there are none.
+
+    Stages of a pipeline differ by design. Where no mesh tells them apart, ranks that exchange
+    tensors are taken for stages.
+    """
+    arrived = ended.arrived
+    last = max(arrived, key=lambda rank: arrived[rank])
+    if last in arrivals.stages:
+        stage = arrivals.stages[last]
+        same = {rank: at for rank, at in arrived.items() if arrivals.stages.get(rank) == stage}
+        return same if len(same) > 1 else {}
+    if arrivals.peers and any(
+        not arrivals.peers.get(rank, frozenset()).isdisjoint(arrived) for rank in arrived
+    ):
+        return {}
+    return arrived
+
+
+def _late(arrived: dict[int, int]) -> tuple[tuple[int, ...], int]:
+    """The ranks after the largest gap, when they are no more than half, and the gap."""
+    order = sorted(arrived.items(), key=lambda item: item[1])
+    gaps = [order[at][1] - order[at - 1][1] for at in range(1, len(order))]
+    if not gaps:
+        return (), 0
+    widest = max(range(len(gaps)), key=lambda at: gaps[at])
+    late = [rank for rank, _ in order[widest + 1 :]]
+    if len(late) * 2 > len(order) or gaps[widest] <= 0:
+        return (), 0
+    return tuple(sorted(late)), gaps[widest]
+
+
+def _own_doing(ended: Round, ranks: tuple[int, ...], gap_ns: int) -> bool:
+    """Whether they took longer themselves, rather than having been held up elsewhere."""
+    others = [own for rank, own in ended.own_ns.items() if rank not in ranks and own is not None]
+    if not others:
+        return False
+    usual = median(others)
+    return all(
+        own is not None and own - usual >= _OWN_SHARE * gap_ns
+        for own in (ended.own_ns[rank] for rank in ranks)
+    )
+
+
+def _add(arrivals: Arrivals, group: GroupArrivals, wait: Wait) -> None:
+    group.waits.append(wait)
+    group.first_seq = group.first_seq or wait.seq
+    part = group.slice
+    part.length_ns += wait.length_ns
+    if wait.ranks and wait.gap_ns >= LEAST_SHARE * wait.length_ns:
+        waited_ns, rounds, seq, at_ns = part.waited.get(wait.ranks, (0, 0, wait.seq, wait.at_ns))
+        part.waited[wait.ranks] = (waited_ns + wait.gap_ns, rounds + 1, seq, at_ns)
+    if part.length_ns >= max(_SLICE_NS, min(int(0.8 * arrivals.step_ns), _LONGEST_SLICE_NS)):
+        waited = _close(group, part, wait.at_ns)
+        group.slice = Slice()
+        if waited:
+            group.turns = _turns(group)
+        key = (group.pg, group.members[0])
+        if group.turns is not None or (group.streak is not None and is_long(group, group.streak)):
+            arrivals.suspects[key] = group
+        else:
+            arrivals.suspects.pop(key, None)
+
+
+def is_long(group: GroupArrivals, streak: Streak) -> bool:
+    """Whether chance is no explanation: of two or three members one is last often enough."""
+    fewest = _FEWEST_SLICES if len(group.members) > 3 else _FEWEST_OF_FEW
+    return (
+        streak.slices >= fewest
+        and streak.hits >= _HIT_SHARE * streak.slices
+        and streak.last_ns - streak.first_ns >= _LEAST_SPAN_NS
+    )
+
+
+def _turns(group: GroupArrivals) -> Turns | None:
+    """Pauses of several members, each as long as the other and far longer than what is usual."""
+    pauses = [wait for wait in group.waits if _is_pause(wait, group.slack_ns)]
+    if len(pauses) < _FEWEST_PAUSES:
+        return None
+    first = next(at for at, wait in enumerate(group.waits) if wait is pauses[0])
+    window = list(group.waits)[first:]
+    length_ns = sum(wait.length_ns for wait in window)
+    waited_ns = sum(wait.gap_ns for wait in pauses)
+    usual_ns = int(median(wait.gap_ns for wait in pauses))
+    counts = Counter(wait.ranks[0] for wait in pauses)
+    half = len(pauses) // 2
+    both = [{wait.ranks[0] for wait in part} for part in (pauses[:half], pauses[half:])]
+    rest = sorted(wait.gap_ns for wait in window if not _is_pause(wait, group.slack_ns))
+    even = mean(abs(wait.gap_ns - usual_ns) for wait in pauses) <= _UNEVEN * usual_ns
+    apart = not rest or rest[int(0.9 * (len(rest) - 1))] * 3 <= usual_ns
+    if (
+        len(counts) < 2
+        or both[0] != both[1]
+        or max(counts.values()) > _MOST_OF_ONE * len(pauses)
+        or waited_ns < _PAUSE_SHARE * length_ns
+        or length_ns < _LEAST_SPAN_NS
+        or not (even and apart)
+    ):
+        return None
+    return Turns(
+        counts=dict(sorted(counts.items())),
+        usual_ns=usual_ns,
+        waited_ns=waited_ns,
+        length_ns=length_ns,
+        first_seq=pauses[0].seq,
+        first_ns=pauses[0].at_ns,
+    )
+
+
+def _is_pause(wait: Wait, slack_ns: int) -> bool:
+    return (
+        len(wait.ranks) == 1
+        and wait.gap_ns >= LEAST_NS + slack_ns
+        and wait.gap_ns >= LEAST_SHARE * wait.length_ns
+    )
+
+
+def _close(group: GroupArrivals, part: Slice, at_ns: int) -> bool:
+    """A slice has ended: does it go on with the streak? Returns whether anybody was waited for."""
+    ranks = max(part.waited, key=lambda late: part.waited[late][0], default=())
+    waited_ns, rounds, seq, first_ns = part.waited.get(ranks, (0, 0, 0, 0))
+    if waited_ns < max(LEAST_NS + group.slack_ns, LEAST_SHARE * part.length_ns):
+        ranks = ()
+    streak = group.streak
+    if streak is not None:
+        hit = streak.ranks == ranks
+        if streak.hits + hit < _KEPT_RATE * (streak.slices + 1):
+            streak = group.streak = None
+    if streak is None:
+        if not ranks:
+            return False
+        streak = group.streak = Streak(ranks=ranks, first_seq=seq, first_ns=first_ns)
+    streak.slices += 1
+    streak.length_ns += part.length_ns
+    streak.last_ns = at_ns
+    if streak.ranks == ranks:
+        streak.hits += 1
+        streak.rounds += rounds
+        streak.waited_ns += waited_ns
+    return bool(ranks)
