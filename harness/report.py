@@ -158,7 +158,7 @@ def _what(verdict: Verdict) -> str:
             return _WHAT.get(other, other.replace("_", " "))
 
 
-_PLURAL = {"is": "are", "was": "were", "has": "have", "waits": "wait"}
+_PLURAL = {"is": "are", "was": "were", "has": "have", "waits": "wait", "leaks": "leak"}
 _WHAT = {
     "exception_hidden_by_cleanup": "raised, and its clean-up hid it",
     "deterministic_failure": "failed alike at start-up",
@@ -181,6 +181,9 @@ _WHAT = {
     "stuck_before_first_collective": "has come to no collective",
     "network_stall": "cannot finish a collective that all have joined",
     "straggler": "is late",
+    "unsynchronised_pauses": "pause at different times",
+    "resource_leak_fd": "leaks open files",
+    "resource_leak_memory": "leaks memory",
 }
 
 

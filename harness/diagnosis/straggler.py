@@ -7,8 +7,12 @@ doing. unsynchronised_pauses: they wait now for one, now for another.
 from harness.diagnosis.signature import Signature
 from harness.incidents import CollectiveRef, EvidenceRef, Finding
 from harness.state import AttemptState
-from harness.state.arrivals import Arrivals, GroupArrivals, Streak, Turns, is_long
+from harness.state.arrivals import Arrivals, GroupArrivals
+from harness.state.waits import Streak, Turns
 from harness.topology import ranks_name, ranks_text
+
+_FIRST_ROUNDS = 3
+"""The first rounds of a group are those of building a model, and slow on every rank."""
 
 
 def find(attempt: AttemptState) -> list[Finding]:
@@ -17,14 +21,18 @@ def find(attempt: AttemptState) -> list[Finding]:
     if not seen.suspects:
         return []
     late = [
-        (group, group.streak)
+        (group, streak)
         for group in seen.suspects.values()
-        if group.streak is not None and is_long(group, group.streak)
+        if (streak := group.waits.long_streak) is not None
     ]
     if late:
         late.sort(key=lambda pair: -pair[1].waited_ns / max(1, pair[1].length_ns))
         return [_straggler(attempt, *late[0], _inseparable(seen, late))]
-    turns = [(group, group.turns) for group in seen.suspects.values() if group.turns is not None]
+    turns = [
+        (group, group.waits.turns)
+        for group in seen.suspects.values()
+        if group.waits.turns is not None
+    ]
     if not turns:
         return []
     turns.sort(key=lambda pair: -pair[1].waited_ns)
@@ -50,7 +58,7 @@ def _straggler(
     who, alone = ranks_name(ranks), len(ranks) == 1
     each_ns = streak.waited_ns / max(1, streak.rounds)
     share = streak.waited_ns / max(1, streak.length_ns)
-    began = _since(attempt, group, streak.first_seq, streak.first_ns)
+    began = _since(attempt, group, streak)
     costs = f", {_seconds(share * seen.step_ns)} of every step" if seen.step_ns else ""
     what = f"{group.op} on {group.desc or group.pg}"
     cause = (
@@ -60,7 +68,7 @@ def _straggler(
     reason = (
         f"in {streak.hits} of {streak.slices} stretches of time over"
         f" {_seconds(streak.last_ns - streak.first_ns)} the others waited for {who}; from the end"
-        f" of its previous operation on, it took that much longer than they did"
+        f" of the previous operation on, {who} took that much longer than they did"
     )
     if len(ranks) > len(streak.ranks):
         reason += "; they exchange tensors, so that which of them holds up the other is not known"
@@ -89,7 +97,7 @@ def _pauses(attempt: AttemptState, group: GroupArrivals, turns: Turns) -> Findin
         counts if len(ranks) <= 8 else f"{total} times, {min(turns.counts.values())} or more each"
     )
     share = turns.waited_ns / max(1, turns.length_ns)
-    began = _since(attempt, group, turns.first_seq, turns.first_ns)
+    began = _since(attempt, group, turns)
     return Finding(
         verdict="unsynchronised_pauses",
         ranks=ranks,
@@ -113,17 +121,17 @@ def _pauses(attempt: AttemptState, group: GroupArrivals, turns: Turns) -> Findin
     )
 
 
-def _since(attempt: AttemptState, group: GroupArrivals, seq: int, at_ns: int) -> str:
+def _since(attempt: AttemptState, group: GroupArrivals, what: Streak | Turns) -> str:
     """`since all_reduce #21`, with the step where steps are counted."""
     seen = attempt.arrivals
-    if seq <= group.first_seq + 1:
+    if what.before <= _FIRST_ROUNDS:
         return "from the start"
     step = ""
     if seen.step_ns:
         furthest = max(attempt.ranks.values(), key=lambda rank: rank.step)
-        behind = max(0, furthest.step_ns - at_ns) // seen.step_ns
+        behind = max(0, furthest.step_ns - what.first_ns) // seen.step_ns
         step = f", about step {max(0, furthest.step - behind)}"
-    return f"since {group.op} #{seq}{step}"
+    return f"since {group.op} #{what.first_seq}{step}"
 
 
 def _seconds(nanoseconds: float) -> str:

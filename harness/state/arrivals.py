@@ -1,5 +1,4 @@
-"""Who enters collectives when: the same collective is put together from all members' reports, and
-sums are kept of who the others waited for.
+"""Who enters collectives when: the same collective is put together from all members' reports.
 
 Collectives of a group that overlap are one round: it begins when the last member has come to the
 round before, and all that passes until the last member comes to this one is its length. A member
@@ -7,33 +6,17 @@ is late when it comes last by a gap and when the gap is its own doing: from the 
 operation, of any group, it took that much longer than the others.
 """
 
-from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import mean, median
+from statistics import median
 
-LEAST_NS = 50_000_000
-"""Waiting for less in a slice is noise."""
-LEAST_SHARE = 0.3
-"""Of a slice's time."""
-_SLICE_NS = 250_000_000
-_LONGEST_SLICE_NS = 30_000_000_000
+from harness.state import waits
+from harness.state.waits import Wait, Waits
+
 _OWN_SHARE = 0.7
-_KEPT_RATE = 0.75
-"""A streak ends when fewer of its slices show the same ranks."""
-_FEWEST_SLICES = 12
-_FEWEST_OF_FEW = 16
-_HIT_SHARE = 0.8
-_LEAST_SPAN_NS = 3_000_000_000
-_FEWEST_PAUSES = 10
-_MOST_OF_ONE = 0.7
-_UNEVEN = 0.25
-"""Mean deviation of pauses from their median, of which random delays have two to three times as
-much."""
-_PAUSE_SHARE = 0.15
+"""Of a gap that must be the late rank's own doing."""
 _MOST_WAITING = 256
 _MOST_RELEASES = 256
-_MOST_ROUNDS = 96
 
 Previous = tuple["GroupArrivals", int, int]
 """Group, sequence number and time of the operation a rank had entered right before."""
@@ -61,57 +44,6 @@ class Round:
     """What each member took since its previous operation had ended; None: not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """What a round cost: `ranks` came last by `gap_ns`, empty when nobody did by its own doing."""
-
-    seq: int
-    at_ns: int
-    length_ns: int
-    ranks: tuple[int, ...]
-    gap_ns: int
-
-
-@dataclass(slots=True)
-class Streak:
-    """Slices of time in which the others waited for the same ranks."""
-
-    ranks: tuple[int, ...]
-    first_seq: int
-    first_ns: int
-    slices: int = 0
-    hits: int = 0
-    length_ns: int = 0
-    waited_ns: int = 0
-    last_ns: int = 0
-    rounds: int = 0
-    """In which they were waited for."""
-
-
-@dataclass(slots=True)
-class Slice:
-    """Rounds in a row, long enough to be compared with others."""
-
-    length_ns: int = 0
-    waited: dict[tuple[int, ...], tuple[int, int, int, int]] = field(default_factory=dict)
-    """By late ranks: nanoseconds and rounds waited, seq and time of the first such round."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
-    """Now one member was waited for, now another, each time about as long."""
-
-    counts: dict[int, int]
-    """Pauses by rank."""
-    usual_ns: int
-    """Median length of a pause."""
-    waited_ns: int
-    length_ns: int
-    """All the time in which this happened."""
-    first_seq: int
-    first_ns: int
-
-
 @dataclass(slots=True)
 class GroupArrivals:
     """A process group's collectives."""
@@ -126,12 +58,10 @@ class GroupArrivals:
     """Collectives that not all members are known to have come to, by sequence number."""
     releases: dict[int, int] = field(default_factory=dict)
     last: Round | None = None
-    slice: Slice = field(default_factory=Slice)
-    streak: Streak | None = None
-    waits: deque[Wait] = field(default_factory=lambda: deque(maxlen=_MOST_ROUNDS))
-    turns: Turns | None = None
-    first_seq: int = 0
-    """The first collective whose round could be judged."""
+    waits: Waits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waits = Waits(members=len(self.members), slack_ns=self.slack_ns)
 
 
 @dataclass(slots=True)
@@ -151,13 +81,9 @@ class Arrivals:
     step_ns: int = 0
     """About what a step takes; 0 when steps are not counted."""
     suspects: dict[tuple[str, int], GroupArrivals] = field(default_factory=dict)
-    """By name and first member: groups with a long streak, or with pauses of several members."""
+    """By name and first member: groups in which there is something to tell."""
     ref: tuple[str, int] = ("", 0)
     """Source and seq of the newest report."""
-
-    @property
-    def distinct(self) -> list[GroupArrivals]:
-        return list({id(group): group for group in self.groups.values()}.values())
 
 
 def enter(
@@ -285,98 +211,9 @@ def _own_doing(ended: Round, ranks: tuple[int, ...], gap_ns: int) -> bool:
 
 
 def _add(arrivals: Arrivals, group: GroupArrivals, wait: Wait) -> None:
-    group.waits.append(wait)
-    group.first_seq = group.first_seq or wait.seq
-    part = group.slice
-    part.length_ns += wait.length_ns
-    if wait.ranks and wait.gap_ns >= LEAST_SHARE * wait.length_ns:
-        waited_ns, rounds, seq, at_ns = part.waited.get(wait.ranks, (0, 0, wait.seq, wait.at_ns))
-        part.waited[wait.ranks] = (waited_ns + wait.gap_ns, rounds + 1, seq, at_ns)
-    if part.length_ns >= max(_SLICE_NS, min(int(0.8 * arrivals.step_ns), _LONGEST_SLICE_NS)):
-        waited = _close(group, part, wait.at_ns)
-        group.slice = Slice()
-        if waited:
-            group.turns = _turns(group)
-        key = (group.pg, group.members[0])
-        if group.turns is not None or (group.streak is not None and is_long(group, group.streak)):
-            arrivals.suspects[key] = group
-        else:
-            arrivals.suspects.pop(key, None)
-
-
-def is_long(group: GroupArrivals, streak: Streak) -> bool:
-    """Whether chance is no explanation: of two or three members one is last often enough."""
-    fewest = _FEWEST_SLICES if len(group.members) > 3 else _FEWEST_OF_FEW
-    return (
-        streak.slices >= fewest
-        and streak.hits >= _HIT_SHARE * streak.slices
-        and streak.last_ns - streak.first_ns >= _LEAST_SPAN_NS
-    )
-
-
-def _turns(group: GroupArrivals) -> Turns | None:
-    """Pauses of several members, each as long as the other and far longer than what is usual."""
-    pauses = [wait for wait in group.waits if _is_pause(wait, group.slack_ns)]
-    if len(pauses) < _FEWEST_PAUSES:
-        return None
-    first = next(at for at, wait in enumerate(group.waits) if wait is pauses[0])
-    window = list(group.waits)[first:]
-    length_ns = sum(wait.length_ns for wait in window)
-    waited_ns = sum(wait.gap_ns for wait in pauses)
-    usual_ns = int(median(wait.gap_ns for wait in pauses))
-    counts = Counter(wait.ranks[0] for wait in pauses)
-    half = len(pauses) // 2
-    both = [{wait.ranks[0] for wait in part} for part in (pauses[:half], pauses[half:])]
-    rest = sorted(wait.gap_ns for wait in window if not _is_pause(wait, group.slack_ns))
-    even = mean(abs(wait.gap_ns - usual_ns) for wait in pauses) <= _UNEVEN * usual_ns
-    apart = not rest or rest[int(0.9 * (len(rest) - 1))] * 3 <= usual_ns
-    if (
-        len(counts) < 2
-        or both[0] != both[1]
-        or max(counts.values()) > _MOST_OF_ONE * len(pauses)
-        or waited_ns < _PAUSE_SHARE * length_ns
-        or length_ns < _LEAST_SPAN_NS
-        or not (even and apart)
-    ):
-        return None
-    return Turns(
-        counts=dict(sorted(counts.items())),
-        usual_ns=usual_ns,
-        waited_ns=waited_ns,
-        length_ns=length_ns,
-        first_seq=pauses[0].seq,
-        first_ns=pauses[0].at_ns,
-    )
-
-
-def _is_pause(wait: Wait, slack_ns: int) -> bool:
-    return (
-        len(wait.ranks) == 1
-        and wait.gap_ns >= LEAST_NS + slack_ns
-        and wait.gap_ns >= LEAST_SHARE * wait.length_ns
-    )
-
-
-def _close(group: GroupArrivals, part: Slice, at_ns: int) -> bool:
-    """A slice has ended: does it go on with the streak? Returns whether anybody was waited for."""
-    ranks = max(part.waited, key=lambda late: part.waited[late][0], default=())
-    waited_ns, rounds, seq, first_ns = part.waited.get(ranks, (0, 0, 0, 0))
-    if waited_ns < max(LEAST_NS + group.slack_ns, LEAST_SHARE * part.length_ns):
-        ranks = ()
-    streak = group.streak
-    if streak is not None:
-        hit = streak.ranks == ranks
-        if streak.hits + hit < _KEPT_RATE * (streak.slices + 1):
-            streak = group.streak = None
-    if streak is None:
-        if not ranks:
-            return False
-        streak = group.streak = Streak(ranks=ranks, first_seq=seq, first_ns=first_ns)
-    streak.slices += 1
-    streak.length_ns += part.length_ns
-    streak.last_ns = at_ns
-    if streak.ranks == ranks:
-        streak.hits += 1
-        streak.rounds += rounds
-        streak.waited_ns += waited_ns
-    return bool(ranks)
+    waits.add(group.waits, wait, arrivals.step_ns)
+    key = (group.pg, group.members[0])
+    if group.waits.suspect:
+        arrivals.suspects[key] = group
+    else:
+        arrivals.suspects.pop(key, None)
