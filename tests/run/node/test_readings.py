@@ -97,9 +97,9 @@ def test_thinned_alike_on_every_rank() -> None:
     few, many = picked(500), picked(1400)
     assert len(few) <= 2 * MOST
     assert len(many) <= 2 * MOST
-    blocks = {seq // BLOCK for seq in many if seq + 1 in many and BLOCK <= seq < 500 - BLOCK}
-    assert blocks
-    assert all(block * BLOCK + at in few for block in blocks for at in range(BLOCK))
+    starts = [seq for seq in many if seq % BLOCK == 0 and 0 < seq < 500 - BLOCK]
+    assert starts
+    assert all(start + at in few for start in starts for at in range(BLOCK))
 
 
 def test_nothing_is_told_twice_and_rubbish_is_passed_over() -> None:
