@@ -88,9 +88,9 @@ def _stride(count: int, share: int) -> int:
     return stride
 
 
-def pause_seconds(world_size: int) -> float:
-    """Seconds between two reports of a node."""
-    return min(2.0 * max(1.0, world_size / _WHOLE_WORLD), 30.0)
+def slower(world_size: int) -> float:
+    """How many times less often than a small world a large one reports."""
+    return min(max(1.0, world_size / _WHOLE_WORLD), 15.0)
 
 
 def most_entries(world_size: int) -> int:

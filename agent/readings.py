@@ -16,7 +16,7 @@ from harness.agent.workers import Worker
 _SAMPLE_SECONDS = 1.0
 _REPORT_SECONDS = 2.0
 _YOUNG_SECONDS = 60.0
-"""In its first minute an attempt's vitals are reported twice as often."""
+"""In its first minute an attempt is reported on every second, later every other."""
 _PEERS_SECONDS = 30.0
 _NEWS_FDS = 2
 _NEWS_SHARE = 0.02
@@ -51,12 +51,12 @@ class Readings:
         while True:
             await asyncio.sleep(_SAMPLE_SECONDS)
             now = time.monotonic()
+            pause = _SAMPLE_SECONDS / 2 if now < self._young_until else _REPORT_SECONDS
             workers = [worker for worker in self._live() if worker.guest]
             if now >= vitals_due and self.vitals(node_rank, workers):
-                young = now < self._young_until
-                vitals_due = now + (_SAMPLE_SECONDS / 2 if young else _REPORT_SECONDS)
+                vitals_due = now + pause
             if now >= arrivals_due and self._arrivals(node_rank, workers):
-                arrivals_due = now + arrivals.pause_seconds(self._world_size)
+                arrivals_due = now + pause * arrivals.slower(self._world_size)
 
     def vitals(self, node_rank: int, workers: Iterable[Worker]) -> bool:
         """Report the vitals that have changed; whether there were any."""

@@ -15,6 +15,8 @@ from harness.state.waits import Wait, Waits
 
 _OWN_SHARE = 0.7
 """Of a gap that must be the late rank's own doing."""
+_NO_WORK_NS = 2_000_000
+"""What it takes to get from one collective to the next."""
 _MOST_WAITING = 256
 _MOST_RELEASES = 256
 
@@ -161,8 +163,14 @@ def _wait(arrivals: Arrivals, group: GroupArrivals, ended: Round, since_ns: int)
     ranks, gap_ns = _late(_comparable(arrivals, ended))
     if ranks and not _own_doing(ended, ranks, gap_ns):
         ranks, gap_ns = (), 0
+    work = [own for rank, own in ended.own_ns.items() if rank not in ranks and own is not None]
     return Wait(
-        seq=ended.seq, at_ns=ended.release_ns, length_ns=length_ns, ranks=ranks, gap_ns=gap_ns
+        seq=ended.seq,
+        at_ns=ended.release_ns,
+        length_ns=length_ns,
+        ranks=ranks,
+        gap_ns=gap_ns,
+        work_ns=max(0, int(median(work)) - _NO_WORK_NS) if work else 0,
     )
 
 

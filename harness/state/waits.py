@@ -5,7 +5,7 @@ Rounds are added up to slices of time that can be compared, however many collect
 """
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log2
 from statistics import mean, median
 
@@ -18,6 +18,9 @@ _LONGEST_SLICE_NS = 30_000_000_000
 _KEPT_RATE = 0.75
 """A streak ends when fewer of its slices show the same ranks."""
 _FEWEST_HITS = 12
+_WORK_SHARE = 0.3
+"""Of the work of all must be done in the rounds that somebody holds up. Who keeps the others
+waiting while they have nothing to do has a duty of its own: it loads, saves or evaluates for all."""
 _CHANCE_BITS = 28.0
 """That chance makes one of n ranks the last so often in a row must be as rare as once in so many
 bits; streaks begin several times a second, for days."""
@@ -45,6 +48,19 @@ class Wait:
     length_ns: int
     ranks: tuple[int, ...]
     gap_ns: int
+    work_ns: int
+    """What the members that were in time took themselves, in the middle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """Rounds that the same ranks held up."""
+
+    waited_ns: int = 0
+    rounds: int = 0
+    work_ns: int = 0
+    first_seq: int = 0
+    first_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -52,8 +68,9 @@ class Slice:
     """Rounds in a row."""
 
     length_ns: int = 0
-    waited: dict[tuple[int, ...], tuple[int, int, int, int]] = field(default_factory=dict)
-    """By late ranks: nanoseconds and rounds waited, seq and time of the first such round."""
+    work_ns: int = 0
+    waited: dict[tuple[int, ...], Waited] = field(default_factory=dict)
+    """By late ranks."""
 
 
 @dataclass(slots=True)
@@ -72,6 +89,9 @@ class Streak:
     last_ns: int = 0
     rounds: int = 0
     """In which they were waited for."""
+    work_ns: int = 0
+    """What the others took themselves in those rounds, and in all of them."""
+    all_work_ns: int = 0
     squares: float = 0.0
     """Sum of the squares of what was waited in each slice, seconds."""
 
@@ -127,6 +147,7 @@ class Waits:
             streak is None
             or streak.hits < _HIT_SHARE * streak.slices
             or streak.last_ns - streak.first_ns < _LEAST_SPAN_NS
+            or streak.work_ns < _WORK_SHARE * streak.all_work_ns
         ):
             return None
         fewest = _FEWEST_HITS
@@ -141,9 +162,15 @@ def add(waits: Waits, wait: Wait, step_ns: int) -> None:
     waits.newest.append(wait)
     part = waits.slice
     part.length_ns += wait.length_ns
+    part.work_ns += wait.work_ns
     if wait.ranks and wait.gap_ns >= LEAST_SHARE * wait.length_ns:
-        waited_ns, rounds, seq, at_ns = part.waited.get(wait.ranks, (0, 0, wait.seq, wait.at_ns))
-        part.waited[wait.ranks] = (waited_ns + wait.gap_ns, rounds + 1, seq, at_ns)
+        so_far = part.waited.get(wait.ranks, Waited(first_seq=wait.seq, first_ns=wait.at_ns))
+        part.waited[wait.ranks] = replace(
+            so_far,
+            waited_ns=so_far.waited_ns + wait.gap_ns,
+            rounds=so_far.rounds + 1,
+            work_ns=so_far.work_ns + wait.work_ns,
+        )
     if part.length_ns >= max(_SLICE_NS, min(int(0.8 * step_ns), _LONGEST_SLICE_NS)):
         waits.slice = Slice()
         if _close(waits, part, wait.at_ns):
@@ -152,11 +179,12 @@ def add(waits: Waits, wait: Wait, step_ns: int) -> None:
 
 def _close(waits: Waits, part: Slice, at_ns: int) -> bool:
     """A slice has ended: does it go on with the streak? Returns whether anybody was waited for."""
-    ranks = max(part.waited, key=lambda late: part.waited[late][0], default=())
-    waited_ns, rounds, seq, first_ns = part.waited.get(ranks, (0, 0, 0, 0))
+    ranks = max(part.waited, key=lambda late: part.waited[late].waited_ns, default=())
+    what = part.waited.get(ranks, Waited())
     # Where they were as often kept waiting themselves, nothing would be won without them.
-    others_ns = sum(what[0] for late, what in part.waited.items() if not {*late} & {*ranks})
-    if waited_ns - others_ns < max(LEAST_NS + waits.slack_ns, LEAST_SHARE * part.length_ns):
+    others_ns = sum(w.waited_ns for late, w in part.waited.items() if not {*late} & {*ranks})
+    least_ns = max(LEAST_NS + waits.slack_ns, LEAST_SHARE * part.length_ns)
+    if what.waited_ns - others_ns < least_ns:
         ranks = ()
     streak = waits.streak
     if streak is not None:
@@ -167,16 +195,21 @@ def _close(waits: Waits, part: Slice, at_ns: int) -> bool:
         if not ranks:
             return False
         streak = waits.streak = Streak(
-            ranks=ranks, first_seq=seq, first_ns=first_ns, before=waits.rounds - rounds
+            ranks=ranks,
+            first_seq=what.first_seq,
+            first_ns=what.first_ns,
+            before=waits.rounds - what.rounds,
         )
     streak.slices += 1
     streak.length_ns += part.length_ns
+    streak.all_work_ns += part.work_ns
     streak.last_ns = at_ns
     if streak.ranks == ranks:
         streak.hits += 1
-        streak.rounds += rounds
-        streak.waited_ns += waited_ns
-        streak.squares += (waited_ns / 1e9) ** 2
+        streak.rounds += what.rounds
+        streak.waited_ns += what.waited_ns
+        streak.work_ns += what.work_ns
+        streak.squares += (what.waited_ns / 1e9) ** 2
     return bool(ranks)
 
 

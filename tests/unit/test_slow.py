@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,12 +53,13 @@ def test_a_slow_node_is_all_its_ranks() -> None:
     assert verdict(world).first_failing == (2, 3)
 
 
-def test_late_in_the_first_of_many_collectives_of_a_step() -> None:
+@pytest.mark.parametrize("others", [0.001, 0.1])
+def test_late_in_the_first_of_many_collectives_of_a_step(others: float) -> None:
     world = World().start()
     line = Timeline(world=world, groups={"0": (0, 1, 2, 3)})
     for _ in range(30):
         for rank in range(4):
-            line.compute(rank, 0.4 if rank == 2 else 0.1)
+            line.compute(rank, 0.4 if rank == 2 else others)
         for _ in range(6):
             line.meet("0")
         line.report()
@@ -122,6 +124,13 @@ def test_rank_0_saves_now_and_then_and_the_first_step_is_slow() -> None:
         return 0.2 + (0.05 if rank == 0 else 0.0) + (3.0 if rank == 0 and step % 10 == 9 else 0.0)
 
     steps(world, 80, seconds)
+    assert said(world) == []
+
+
+def test_rank_0_works_for_all_while_they_have_nothing_to_do() -> None:
+    """Three quick steps, an evaluation of rank 0, a barrier, and again."""
+    world = World().start()
+    steps(world, 120, lambda rank, step: (0.5 * (rank == 0)) if step % 4 == 3 else 0.04)
     assert said(world) == []
 
 
