@@ -20,7 +20,7 @@ _KEPT_RATE = 0.75
 _FEWEST_HITS = 12
 _WORK_SHARE = 0.3
 """Of the work of all must be done in the rounds that somebody holds up. Who keeps the others
-waiting while they have nothing to do has a duty of its own: it loads, saves or evaluates for all."""
+waiting while they have nothing to do has a duty of its own: it loads or evaluates for all."""
 _CHANCE_BITS = 28.0
 """That chance makes one of n ranks the last so often in a row must be as rare as once in so many
 bits; streaks begin several times a second, for days."""
