@@ -94,12 +94,10 @@ class Readings:
         """Whom it has exchanged tensors with, looked up now and then: it takes milliseconds."""
         now = time.monotonic()
         due, known = self._peers.get(worker.pid, (0.0, ()))
-        if now >= due:
+        if now >= due and worker.logs.exchanged:
             found = {operation.peer for operation in worker.logs.operations()}
             known = tuple(sorted({*known, *found} - {-1, worker.rank}))
-            # A pipeline's first exchange comes late; until one is seen, look again soon.
-            due = now + (_PEERS_SECONDS if known else _REPORT_SECONDS)
-            self._peers[worker.pid] = (due, known)
+            self._peers[worker.pid] = (now + _PEERS_SECONDS, known)
         return known
 
 
