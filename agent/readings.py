@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from harness import events as e
@@ -63,7 +64,7 @@ class Readings:
         changed: list[e.Vitals] = []
         attempt = 0
         for worker in workers:
-            seen = read_vitals(worker.rank, worker.pid)
+            seen = _with_progress(worker, read_vitals(worker.rank, worker.pid))
             if seen is not None and _is_news(self._said.get(worker.pid), seen):
                 self._said[worker.pid] = seen
                 changed.append(seen)
@@ -115,6 +116,13 @@ def read_vitals(rank: int, pid: int) -> e.Vitals | None:
         fd_limit=_soft_limit(limits),
         memory_bytes=(int(resident) - int(shared)) * _PAGE,
     )
+
+
+def _with_progress(worker: Worker, seen: e.Vitals | None) -> e.Vitals | None:
+    pulse = worker.newest_pulse()
+    if seen is None or pulse is None:
+        return seen
+    return replace(seen, step=pulse.step, collectives=pulse.collectives)
 
 
 def _soft_limit(limits: str) -> int:

@@ -293,12 +293,15 @@ class ArrivalsRead:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
     """What a rank holds. `memory_bytes` is memory of its own, without pages of files and what it
-    shares; `fd_limit` is the soft limit, 0 when there is none."""
+    shares; `fd_limit` is the soft limit, 0 when there is none. `step` and `collectives` are those
+    of its pulse page at that moment."""
 
     rank: int
     fds: int
     fd_limit: int
     memory_bytes: int
+    step: int = 0
+    collectives: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

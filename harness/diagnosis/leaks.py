@@ -75,11 +75,7 @@ def exhausted(attempt: AttemptState, finding: Finding) -> tuple[tuple[int, ...],
         f"open files of {ranks_name(ranks)} grew from {points[0].fds} to {points[-1].fds}"
         f" of {rank.fd_limit} allowed"
     )
-    raised = attempt.ranks[first].raised
-    last = points[-1].progress
-    if raised is not None:
-        last = max(last, raised.step if rank.steps else raised.collectives)
-    progress = last - points[0].progress
+    progress = points[-1].progress - points[0].progress
     return ranks, f"{words}, {gain / progress:.3g} per {_unit(rank)}" if progress > 0 else words
 
 

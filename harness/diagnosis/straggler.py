@@ -7,7 +7,7 @@ doing. unsynchronised_pauses: they wait now for one, now for another.
 from harness.diagnosis.signature import Signature
 from harness.incidents import CollectiveRef, EvidenceRef, Finding
 from harness.state import AttemptState
-from harness.state.arrivals import Arrivals, GroupArrivals
+from harness.state.arrivals import Arrivals, GroupArrivals, step_at
 from harness.state.waits import Streak, Turns
 from harness.topology import ranks_name, ranks_text
 
@@ -123,15 +123,11 @@ def _pauses(attempt: AttemptState, group: GroupArrivals, turns: Turns) -> Findin
 
 def _since(attempt: AttemptState, group: GroupArrivals, what: Streak | Turns) -> str:
     """`since all_reduce #21`, with the step where steps are counted."""
-    seen = attempt.arrivals
     if what.before <= _FIRST_ROUNDS:
         return "from the start"
-    step = ""
-    if seen.step_ns:
-        furthest = max(attempt.ranks.values(), key=lambda rank: rank.step)
-        behind = max(0, furthest.step_ns - what.first_ns) // seen.step_ns
-        step = f", about step {max(0, furthest.step - behind)}"
-    return f"since {group.op} #{what.first_seq}{step}"
+    step = step_at(attempt.arrivals, what.first_ns)
+    about = "" if step is None else f", about step {step}"
+    return f"since {group.op} #{what.first_seq}{about}"
 
 
 def _seconds(nanoseconds: float) -> str:

@@ -6,8 +6,10 @@ is late when it comes last by a gap and when the gap is its own doing: from the 
 operation, of any group, it took that much longer than the others.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 
 from harness.state import waits
@@ -17,6 +19,7 @@ _OWN_SHARE = 0.7
 """Of a gap that must be the late rank's own doing."""
 _NO_WORK_NS = 2_000_000
 """What it takes to get from one collective to the next."""
+_MOST_STEPS = 256
 _MOST_WAITING = 256
 _MOST_RELEASES = 256
 
@@ -81,11 +84,22 @@ class Arrivals:
     stages: dict[int, int] = field(default_factory=dict)
     """By rank: its pipeline stage, where a mesh was declared."""
     step_ns: int = 0
-    """About what a step takes; 0 when steps are not counted."""
+    """About what a step takes lately; 0 when steps are not counted."""
+    steps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_MOST_STEPS))
+    """Now and then: the time at which a step was completed, and its number."""
     suspects: dict[tuple[str, int], GroupArrivals] = field(default_factory=dict)
     """By name and first member: groups in which there is something to tell."""
     ref: tuple[str, int] = ("", 0)
     """Source and seq of the newest report."""
+
+
+def step_at(arrivals: Arrivals, at_ns: int) -> int | None:
+    """About how many steps were completed at that time; None when it is not known."""
+    for (before_ns, before), (after_ns, after) in pairwise(arrivals.steps):
+        if before_ns <= at_ns <= after_ns:
+            share = (at_ns - before_ns) / max(1, after_ns - before_ns)
+            return before + int(share * (after - before))
+    return None
 
 
 def enter(

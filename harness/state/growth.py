@@ -106,9 +106,10 @@ class Growth:
         return available / together if available else float("inf")
 
 
-def note(grown: RankGrowth, seen: Vitals, at_ns: int, progress: int, steps: bool) -> None:
+def note(grown: RankGrowth, seen: Vitals, at_ns: int) -> None:
     """A reading; readings come when something has changed. Of many, every second is forgotten."""
     grown.fd_limit = seen.fd_limit
+    progress, steps = seen.step or seen.collectives, seen.step > 0
     if steps != grown.steps:
         grown.points.clear()  # counted in another way from here on
         grown.steps = steps

@@ -8,6 +8,7 @@ from harness.state.words import AttemptState, RunState
 
 _STAGE_AXES = ("pp", "pipe", "stage")
 _JUDGE_NS = 900_000_000
+_RECENT_STEPS = 4
 
 
 def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> None:
@@ -34,7 +35,7 @@ def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> Non
             at_ns = event.base_ns + entered_us * 1000 - (offset_ns or 0)
             if arrivals.enter(seen, rank.rank, record, group, seq, at_ns):
                 done.append((group, seq))
-    seen.step_ns = _step_ns(attempt) or seen.step_ns
+    _note_steps(attempt, seen)
     arrivals.complete(seen, done)
 
 
@@ -83,13 +84,15 @@ def _group(state: RunState, attempt: AttemptState, pg: str, rank: int) -> GroupA
     return None
 
 
-def _step_ns(attempt: AttemptState) -> int:
-    """About what a step takes; 0 when fewer than three were counted."""
+def _note_steps(attempt: AttemptState, seen: Arrivals) -> None:
+    """When the rank that is furthest had completed how many steps, and what one takes lately."""
     furthest = max(attempt.ranks.values(), key=lambda rank: rank.step)
-    done = furthest.step - (attempt.resumed_step or 0) - 1
-    if done < 2 or attempt.first_step_ns == 0:
-        return 0
-    return max(0, furthest.step_ns - attempt.first_step_ns) // done
+    if not furthest.step_ns or (seen.steps and furthest.step <= seen.steps[-1][1]):
+        return
+    seen.steps.append((furthest.step_ns, furthest.step))
+    before_ns, before = seen.steps[max(0, len(seen.steps) - _RECENT_STEPS)]
+    if furthest.step > before:
+        seen.step_ns = max(0, furthest.step_ns - before_ns) // (furthest.step - before)
 
 
 def vitals_read(state: RunState, stamp: e.Stamp, event: e.VitalsRead) -> None:
@@ -101,11 +104,10 @@ def vitals_read(state: RunState, stamp: e.Stamp, event: e.VitalsRead) -> None:
     seen.available[event.node_rank] = event.memory_available_bytes
     for vitals in event.vitals:
         rank = attempt.ranks.get(vitals.rank)
-        if rank is None or not (rank.step or rank.collectives):
+        if rank is None or not (vitals.step or vitals.collectives):
             continue  # what the start takes is no growth
         grown = seen.ranks.setdefault(rank.rank, RankGrowth(node_rank=event.node_rank))
-        progress = rank.step or rank.collectives
-        growth.note(grown, vitals, stamp.wall_ns, progress, rank.step > 0)
+        growth.note(grown, vitals, stamp.wall_ns)
     due = stamp.wall_ns - seen.judged_ns >= _JUDGE_NS
     if due and (seen.leaks or any(grown.trends for grown in seen.ranks.values())):
         seen.judged_ns = stamp.wall_ns

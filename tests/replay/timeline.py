@@ -121,6 +121,7 @@ def hold(
                     fds=fds(rank, second),
                     fd_limit=fd_limit,
                     memory_bytes=memory(rank, second),
+                    step=10 * second,
                 )
                 for rank in ranks
             )

@@ -111,9 +111,9 @@ def exhausted(
 ) -> None:
     for fds in (16, 136, 256):
         world.pass_time(1.2)
-        pulse = e.Pulse(rank=rank, step=0, phase="init", heartbeat_ns=1, collectives=fds // 10)
-        world.say(e.PulsesRead(node_rank=0, pulses=(pulse,)), 0)
-        seen = e.Vitals(rank=rank, fds=fds, fd_limit=256, memory_bytes=300 * MIB)
+        seen = e.Vitals(
+            rank=rank, fds=fds, fd_limit=256, memory_bytes=300 * MIB, collectives=fds // 10
+        )
         world.say(e.VitalsRead(node_rank=0, vitals=(seen,), memory_available_bytes=0), 0)
     world.raises(rank, "OSError", message, collectives=25)
     world.judged()
