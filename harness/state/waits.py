@@ -18,19 +18,21 @@ _LONGEST_SLICE_NS = 30_000_000_000
 _KEPT_RATE = 0.75
 """A streak ends when fewer of its slices show the same ranks."""
 _FEWEST_HITS = 12
+_FEWEST_UNEVEN = 18
+"""Where delays are of all sizes: a busy neighbour comes and goes."""
 _WORK_SHARE = 0.3
 """Of the work of all must be done in the rounds that somebody holds up. Who keeps the others
 waiting while they have nothing to do has a duty of its own: it loads or evaluates for all."""
 _CHANCE_BITS = 28.0
-"""That chance makes one of n ranks the last so often in a row must be as rare as once in so many
-bits; streaks begin several times a second, for days."""
-_EVEN = 0.35
+"""That one of n ranks is the last so often in a row by chance must be as unlikely as that many
+tossed coins alike: streaks begin several times a second, for days."""
+_EVEN = 0.25
 """Standard deviation over mean of what is waited in a slice: random delays have about 1."""
 _HIT_SHARE = 0.8
 _LEAST_SPAN_NS = 3_000_000_000
 _FEWEST_PAUSES = 10
 _MOST_OF_ONE = 0.7
-_UNEVEN = 0.25
+_UNEVEN = 0.18
 """Mean deviation of pauses from their median, of which random delays have two to three times as
 much."""
 _APART = 3
@@ -152,7 +154,7 @@ class Waits:
             return None
         fewest = _FEWEST_HITS
         if not streak.even:
-            fewest = max(fewest, int(_CHANCE_BITS / log2(self.members)))
+            fewest = max(_FEWEST_UNEVEN, int(_CHANCE_BITS / log2(self.members)))
         return streak if streak.hits >= fewest else None
 
 
