@@ -134,7 +134,7 @@ def _steps(count: int) -> str:
 def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
     if len(verdict.first_failing) > 1:
-        what = re.sub(r"^(is|was|has|waits)\b", lambda verb: _PLURAL[verb[0]], what)
+        what = re.sub(r"^(is|was|has|waits|leaks)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what
     place = coordinates_text(verdict.coordinates)

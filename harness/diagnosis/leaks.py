@@ -16,6 +16,7 @@ GROWING = "growing"
 VERDICTS: dict[Kind, str] = {"fds": "resource_leak_fd", "memory": "resource_leak_memory"}
 _EXHAUSTED = "too many open files"
 _ALIKE = 0.5
+_LEAST_ALIKE = 40
 
 
 def find(attempt: AttemptState) -> list[Finding]:
@@ -56,7 +57,8 @@ def explains(ending: Ending) -> str | None:
     """No more open files were allowed, and the rank had been at work before."""
     if ending.kind not in ("raised", "code") or ending.start_up:
         return None
-    said = f"{ending.what}: {ending.message}\n{ending.text}".lower()
+    # What a rank without a word of its own has in its log may be an old story.
+    said = f"{ending.message}\n{ending.text if ending.kind == 'raised' else ''}".lower()
     return ending.says if _EXHAUSTED in said or "[errno 24]" in said else None
 
 
@@ -68,7 +70,8 @@ def exhausted(attempt: AttemptState, finding: Finding) -> tuple[tuple[int, ...],
     gain = grown.get(first, 0)
     if gain <= 0:
         return finding.ranks, ""
-    alike = {rank for rank in seen.ranks if _gain(seen, rank) >= _ALIKE * gain}
+    least = max(_ALIKE * gain, _LEAST_ALIKE)
+    alike = {rank for rank in seen.ranks if _gain(seen, rank) >= least}
     ranks = tuple(sorted({*finding.ranks, *alike}))
     points, rank = seen.ranks[first].points, seen.ranks[first]
     words = (
