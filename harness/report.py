@@ -151,7 +151,7 @@ def _steps(count: int) -> str:
 def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
     if len(verdict.first_failing) > 1:
-        what = re.sub(r"^(is|was|has|waits)\b", lambda verb: _PLURAL[verb[0]], what)
+        what = re.sub(r"^(is|was|has|waits|leaks)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what
     place = coordinates_text(verdict.coordinates)
@@ -175,7 +175,7 @@ def _what(verdict: Verdict) -> str:
             return _WHAT.get(other, other.replace("_", " "))
 
 
-_PLURAL = {"is": "are", "was": "were", "has": "have", "waits": "wait"}
+_PLURAL = {"is": "are", "was": "were", "has": "have", "waits": "wait", "leaks": "leak"}
 _WHAT = {
     "exception_hidden_by_cleanup": "raised, and its clean-up hid it",
     "deterministic_failure": "failed alike at start-up",
@@ -199,6 +199,9 @@ _WHAT = {
     "teardown_hang": "cannot end, though its script is over",
     "network_stall": "cannot finish a collective that all have joined",
     "straggler": "is late",
+    "unsynchronised_pauses": "pause at different times",
+    "resource_leak_fd": "leaks open files",
+    "resource_leak_memory": "leaks memory",
 }
 
 
