@@ -322,6 +322,71 @@ class StacksTaken:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkPlace:
+    """Where a rank was at a mark: `seq` collectives of the group behind it."""
+
+    rank: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarksDiffer:
+    """Ranks came to the same `count`-th mark of their program with different numbers of
+    collectives of a group behind them, and so ever since.
+
+    `kind`: step (of an optimizer), backward (pass) or forward (of a wrapped model in training),
+    all from the call chain that begins at `site`. `agreed` counts before it were alike. `name` and
+    `value` are a variable of the program at that mark, alike on all of `places`; empty when the
+    program has none. `op` is what the group carries there, where that is known, and `left_out` the
+    line that the odd ranks did not come through, or came through alone.
+    """
+
+    node_rank: int
+    pg: str
+    pg_desc: str
+    kind: str
+    site: str
+    count: int
+    places: tuple[MarkPlace, ...]
+    agreed: int
+    seen_ns: int
+    name: str = ""
+    value: int = 0
+    op: str = ""
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtype: str = ""
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkSample:
+    """A mark that all ranks of the node in a group of several nodes came to alike. `size` is that
+    of the whole group; `ranks` are the node's. `counters` as in the marks of the ranks."""
+
+    pg: str
+    pg_desc: str
+    size: int
+    ranks: tuple[int, ...]
+    kind: str
+    key: int
+    site: str
+    count: int
+    seq: int
+    at_ns: int
+    counters: tuple[tuple[int, int], ...] = ()
+    name: str = ""
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarksSampled:
+    """Marks at counts that all nodes tell, about one a second."""
+
+    node_rank: int
+    samples: tuple[MarkSample, ...]
+
+
 # --- decisions ---------------------------------------------------------------------------------
 
 
@@ -404,6 +469,8 @@ Event = (
     | EvidenceTaken
     | EvidenceComplete
     | StacksTaken
+    | MarksDiffer
+    | MarksSampled
     | StallLooked
     | OrderGiven
     | CommandTaken

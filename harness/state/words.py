@@ -7,6 +7,7 @@ from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
+from harness.state.marking import Book
 from harness.topology import NodeRanks
 
 RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
@@ -119,6 +120,11 @@ class AttemptState:
     """What the looks at a suspected stall have shown; None again when every rank has moved on."""
     forgiven: dict[str, int] = field(default_factory=dict)
     """Places where ranks were waited for and went on by themselves -> longest pause there, ns."""
+
+    books: dict[tuple[str, str, int], Book] = field(default_factory=dict)
+    """Marks of groups that span nodes, by name, role and size of the group."""
+    marks_differ: list[tuple[e.MarksDiffer, tuple[str, int]]] = field(default_factory=list)
+    """Desyncs found by marks, each with (source, seq) of the record that shows it."""
 
     @property
     def step(self) -> int:

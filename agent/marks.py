@@ -1,0 +1,199 @@
+"""Compares the program marks of this node's ranks, and samples them for groups of several nodes.
+
+A desync that hangs nothing shows here: ranks come to the same mark with different numbers of
+collectives behind them. What makes it one is in `harness.state.marking`.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from harness import events as e
+from harness.agent import flight
+from harness.agent.workers import Worker
+from harness.collectives import Collective
+from harness.state.marking import Book, Difference, Row, Sample, odd_ranks
+from harness.state.sampling import marks_differ
+from harness.worker.marklog import KINDS, Mark
+
+SHORTEST_SECONDS = 0.01
+LONGEST_SECONDS = 0.25
+_SAMPLE_SECONDS = 1.0
+_MOST_SAMPLES = 64
+Report = Callable[[int, e.Event], None]
+"""Takes an attempt and an event of it."""
+
+
+async def watch(workers: Callable[[], Collection[Worker]], node_rank: int, report: Report) -> None:
+    """Compare for ever, a few times per step of the program."""
+    pause, comparison = LONGEST_SECONDS, None
+    while True:
+        present = [worker for worker in workers() if worker.guest]
+        if present and (comparison is None or comparison.attempt != present[0].attempt):
+            comparison = Comparison(present[0].attempt, node_rank)
+        most = 0
+        if comparison is not None and present:
+            most = comparison.look(present)
+            for event in comparison.news(time.monotonic()):
+                report(comparison.attempt, event)
+        # Two marks of a rank since the last look are too many: the next one could be in time.
+        pause = pause / 2 if most > 1 else pause if most else pause * 1.2
+        pause = min(max(pause, SHORTEST_SECONDS), LONGEST_SECONDS)
+        await asyncio.sleep(pause)
+
+
+class _Group:
+    """One group as far as this node has a part in it."""
+
+    def __init__(self, pg: str, pg_desc: str, size: int, local: tuple[int, ...]) -> None:
+        self.pg = pg
+        self.pg_desc = pg_desc
+        self.size = size
+        self.local = local
+        self.book = Book(len(local))
+        self.told = False
+
+
+class Comparison:
+    """The marks of one attempt's ranks on this node."""
+
+    def __init__(self, attempt: int, node_rank: int) -> None:
+        self.attempt = attempt
+        self._node_rank = node_rank
+        self._groups: dict[tuple[str, str, tuple[int, ...]], _Group] = {}
+        self._known: dict[tuple[int, int], _Group | None] = {}
+        self._sites: dict[int, str] = {}
+        self._times: dict[tuple[int, int, int], list[int]] = {}
+        """By rank, kind and key: times of the last few marks."""
+        self._found: list[e.Event] = []
+        self._samples: list[e.MarkSample] = []
+        self._sampled_at = 0.0
+        self._strides: dict[tuple[int, int], tuple[int, int, int]] = {}
+
+    def look(self, workers: Sequence[Worker]) -> int:
+        """Read what is new; the most marks that a rank has made since the last look."""
+        most = 0
+        by_rank = {worker.rank: worker for worker in workers}
+        for worker in workers:
+            lost = worker.logs.marks.lost
+            marks = worker.logs.marks.new()
+            if worker.logs.marks.lost != lost:
+                for group in self._groups.values():
+                    group.book.interrupt()
+            most = max(most, len(marks))
+            for mark in marks:
+                self._take(by_rank, worker, mark)
+        return most
+
+    def news(self, now: float) -> list[e.Event]:
+        """Events to report at `now` (monotonic seconds)."""
+        found, self._found = self._found, []
+        if self._samples and now - self._sampled_at >= _SAMPLE_SECONDS:
+            self._sampled_at = now
+            samples, self._samples = tuple(self._samples), []
+            found.append(e.MarksSampled(node_rank=self._node_rank, samples=samples))
+        return found
+
+    def _take(self, by_rank: dict[int, Worker], worker: Worker, mark: Mark) -> None:
+        logs = worker.logs
+        if mark.key not in self._sites:
+            self._sites[mark.key] = logs.sites.text(mark.site)
+        times = self._times.setdefault((worker.rank, mark.kind, mark.key), [])
+        times.append(mark.at_ns)
+        del times[:-64]
+        name = logs.sites.text(mark.name) if mark.name else ""
+        for number, seq in mark.groups:
+            group = self._group(by_rank, worker, number)
+            if group is None or group.told:
+                continue
+            sample = Sample(
+                ranks=(worker.rank,), seq=seq, counters=mark.counters, at_ns=mark.at_ns,
+                name=name, value=mark.value,
+            )  # fmt: skip
+            kind = KINDS[mark.kind]
+            row = group.book.add(kind, mark.key, mark.count, worker.rank, sample)
+            if row is None:
+                continue
+            if group.size > len(group.local):
+                self._sample(group, mark, row)
+            found = group.book.difference() if len(group.local) > 1 else None
+            if found is not None:
+                group.told = True
+                self._found.append(self._difference(by_rank, group, *found))
+
+    def _group(self, by_rank: dict[int, Worker], worker: Worker, number: int) -> _Group | None:
+        """None for one whose members are not on record."""
+        known = (worker.rank, number)
+        if known not in self._known:
+            made = worker.logs.group(number)
+            self._known[known] = None
+            if made is not None and worker.rank in made.ranks:
+                key = (made.pg, made.pg_desc, made.ranks)
+                if key not in self._groups:
+                    local = tuple(rank for rank in made.ranks if rank in by_rank)
+                    self._groups[key] = _Group(made.pg, made.pg_desc, len(made.ranks), local)
+                self._known[known] = self._groups[key]
+        return self._known[known]
+
+    # --- several nodes -------------------------------------------------------------------------
+
+    def _sample(self, group: _Group, mark: Mark, row: Row) -> None:
+        """Keep the row for the controller when its count is one that all nodes tell: a multiple of
+        a power of two that comes about once a second."""
+        count, seqs = mark.count, {sample.seq for sample in row.values()}
+        if count % self._stride(mark) or len(seqs) != 1 or len(self._samples) >= _MOST_SAMPLES:
+            return
+        first = min(row.values(), key=lambda sample: sample.ranks)
+        common = set(first.counters).intersection(*(s.counters for s in row.values()))
+        self._samples.append(
+            e.MarkSample(
+                pg=group.pg, pg_desc=group.pg_desc, size=group.size, ranks=group.local,
+                kind=KINDS[mark.kind], key=mark.key, site=self._sites[mark.key], count=count,
+                seq=seqs.pop(), at_ns=max(sample.at_ns for sample in row.values()),
+                counters=tuple(sorted(common)), name=first.name, value=first.value,
+            )
+        )  # fmt: skip
+
+    def _stride(self, mark: Mark) -> int:
+        """Of counts that are told. It only ever doubles, so that what one node leaves out another
+        may tell, and no node tells what the other never does."""
+        stride, since, at_ns = self._strides.get((mark.kind, mark.key), (1, 0, mark.at_ns))
+        if mark.count - since >= 16:
+            took = (mark.at_ns - at_ns) / 1e9
+            while stride * took < (mark.count - since) * _SAMPLE_SECONDS / 2:
+                stride *= 2
+            since, at_ns = mark.count, mark.at_ns
+        self._strides[mark.kind, mark.key] = (stride, since, at_ns)
+        return stride
+
+    # --- what is found -------------------------------------------------------------------------
+
+    def _difference(
+        self, by_rank: dict[int, Worker], group: _Group, key: int, found: Difference
+    ) -> e.MarksDiffer:
+        site = self._sites.get(key, "")
+        event = marks_differ(found, group.pg, group.pg_desc, site, self._node_rank)
+        odd, usual = odd_ranks(found.row)
+        if usual is not None:
+            entry = _usual_entry(by_rank[odd[0]], group.pg)
+            if entry is not None:
+                event = replace(
+                    event, op=entry.op.rpartition(":")[2], sizes=entry.sizes,
+                    dtype=entry.dtypes[0] if entry.dtypes else "",
+                )  # fmt: skip
+        return event
+
+
+def _usual_entry(worker: Worker, pg: str) -> Collective | None:
+    """What the group carries, by the last periodic flight record: if it is always the same."""
+    if worker.snapshot is None:
+        return None
+    try:
+        entries = [entry for entry in flight.parse(worker.snapshot.data) if entry.pg == pg]
+    except (ValueError, TypeError, IndexError, KeyError):
+        return None
+    last = entries[-8:]
+    kinds = Counter((entry.op, entry.sizes, entry.dtypes) for entry in last)
+    return last[-1] if len(kinds) == 1 else None

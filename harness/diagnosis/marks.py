@@ -1,0 +1,118 @@
+"""collective_mismatch, before anything hangs: ranks that came equally far in their program have
+called different numbers of collectives of a group."""
+
+from harness.diagnosis.signature import Signature, place_text
+from harness.events import MarkPlace, MarksDiffer
+from harness.incidents import CollectiveRef, EvidenceRef, Finding, Where
+from harness.state import AttemptState
+from harness.topology import ranks_name
+
+_MARKS = {
+    "step": "its optimizer step",
+    "backward": "its backward pass",
+    "forward": "its training forward",
+}
+_WELL_KNOWN = 10
+"""Counts in a row that were alike before: the rhythm of the program is beyond doubt."""
+
+
+def find(attempt: AttemptState) -> list[Finding]:
+    """One finding per group, the earliest first."""
+    differing = sorted(attempt.marks_differ, key=lambda known: known[0].seen_ns)
+    return [_finding(event, ref) for event, ref in differing]
+
+
+def _finding(event: MarksDiffer, ref: tuple[str, int]) -> Finding:
+    odd, usual = odd_ones(event.places)
+    label = event.pg_desc if event.pg_desc not in ("", "undefined") else f"group {event.pg}"
+    where = where_of(event.left_out)
+    source, seq = ref
+    sizes = "sizes match" if usual is None or _short(event, odd, usual) else "calls match"
+    what = event.op or "collective"
+    places = _table(event, label)
+    at = f"{_MARKS.get(event.kind, event.kind)} {event.count}"
+    if event.name:
+        at += f" ({event.name} = {event.value})"
+    cause = f"by {at} {places}: {_deed(event, odd, usual, what)}; nothing failed, for the {sizes}"
+    shows = f"{len(event.places)} ranks at mark {event.kind} {event.count} of {event.site}"
+    return Finding(
+        verdict="collective_mismatch",
+        ranks=odd,
+        cause=cause,
+        reason=_reason(event, odd, usual),
+        confidence="proven" if usual is not None and event.agreed >= _WELL_KNOWN else "likely",
+        onset_ns=event.seen_ns,
+        evidence=(EvidenceRef(source=source, seq=seq, shows=shows),),
+        where=where,
+        collective=CollectiveRef(
+            pg=event.pg,
+            pg_desc=event.pg_desc,
+            op=event.op,
+            seq_id=max(place.seq for place in event.places),
+            sizes=event.sizes,
+            dtype=event.dtype,
+        ),
+        signature=Signature(
+            verdict="collective_mismatch", what="marks", detail=label, place=place_text(where)
+        ).text(),
+        victims=tuple(place.rank for place in event.places if place.rank not in odd),
+    )
+
+
+def odd_ones(places: tuple[MarkPlace, ...]) -> tuple[tuple[int, ...], int | None]:
+    """Ranks in the minority and where the majority is; all, and None, where there is none."""
+    by_seq: dict[int, list[int]] = {}
+    for place in places:
+        by_seq.setdefault(place.seq, []).append(place.rank)
+    ranking = sorted(by_seq.items(), key=lambda item: -len(item[1]))
+    (usual, most), (_, next_) = ranking[0], ranking[1]
+    if len(most) == len(next_) or len(most) < 2:
+        return tuple(sorted(place.rank for place in places)), None
+    return tuple(sorted(place.rank for place in places if place.seq != usual)), usual
+
+
+def where_of(site: str) -> Where | None:
+    """`file:line:function` as a place."""
+    head, _, function = site.rpartition(":")
+    file, _, line = head.rpartition(":")
+    return Where(file=file, line=int(line), function=function) if line.isdigit() else None
+
+
+def _short(event: MarksDiffer, odd: tuple[int, ...], usual: int) -> bool:
+    return all(place.seq < usual for place in event.places if place.rank in odd)
+
+
+def _table(event: MarksDiffer, label: str) -> str:
+    by_seq: dict[int, list[int]] = {}
+    for place in event.places:
+        by_seq.setdefault(place.seq, []).append(place.rank)
+    parts = [
+        f"{ranks_name(sorted(ranks))} had made {seq}"
+        for seq, ranks in sorted(by_seq.items(), key=lambda item: len(item[1]))
+    ]
+    parts[0] += f" collective{'' if min(by_seq) == 1 else 's'} on {label}"
+    return ", ".join(parts)
+
+
+def _deed(event: MarksDiffer, odd: tuple[int, ...], usual: int | None, what: str) -> str:
+    if usual is None:
+        return f"one of them skipped one or made one too many since mark {event.count - 1}"
+    counts = {place.seq - usual for place in event.places if place.rank in odd}
+    number = counts.pop() if len(counts) == 1 else 0
+    who = ranks_name(odd)
+    if number == 0:
+        return f"{who} left the common order since the {event.kind} before"
+    many = f"{abs(number)} {what}s" if abs(number) > 1 else f"the {what}" if number < 0 else what
+    did = f"skipped {many}" if number < 0 else f"made {many} too many"
+    if number == 1:
+        did = f"made one {what} too many"
+    return f"{who} {did} after {event.kind} {event.count - 1}"
+
+
+def _reason(event: MarksDiffer, odd: tuple[int, ...], usual: int | None) -> str:
+    reason = f"they had been alike at the {event.agreed} marks before, and differ by as much since"
+    if event.name:
+        reason += f"; {event.name} is the same on all of them"
+    if usual is None:
+        reason += "; their number does not tell which of them is wrong, so all are listed"
+    return reason
