@@ -21,6 +21,7 @@ from harness.worker.marklog import KINDS, Mark
 SHORTEST_SECONDS = 0.01
 LONGEST_SECONDS = 0.25
 _SAMPLE_SECONDS = 1.0
+_SAMPLES_A_SECOND = 4
 _MOST_SAMPLES = 64
 Report = Callable[[int, e.Event], None]
 """Takes an attempt and an event of it."""
@@ -65,8 +66,6 @@ class Comparison:
         self._groups: dict[tuple[str, str, tuple[int, ...]], _Group] = {}
         self._known: dict[tuple[int, int], _Group | None] = {}
         self._sites: dict[int, str] = {}
-        self._times: dict[tuple[int, int, int], list[int]] = {}
-        """By rank, kind and key: times of the last few marks."""
         self._found: list[e.Event] = []
         self._samples: list[e.MarkSample] = []
         self._sampled_at = 0.0
@@ -100,9 +99,6 @@ class Comparison:
         logs = worker.logs
         if mark.key not in self._sites:
             self._sites[mark.key] = logs.sites.text(mark.site)
-        times = self._times.setdefault((worker.rank, mark.kind, mark.key), [])
-        times.append(mark.at_ns)
-        del times[:-64]
         name = logs.sites.text(mark.name) if mark.name else ""
         for number, seq in mark.groups:
             group = self._group(by_rank, worker, number)
@@ -162,11 +158,17 @@ class Comparison:
         stride, since, at_ns = self._strides.get((mark.kind, mark.key), (1, 0, mark.at_ns))
         if mark.count - since >= 16:
             took = (mark.at_ns - at_ns) / 1e9
-            while stride * took < (mark.count - since) * _SAMPLE_SECONDS / 2:
+            pause = max(_SAMPLE_SECONDS, self._spanning() / _SAMPLES_A_SECOND)
+            while stride * took < (mark.count - since) * pause / 2:
                 stride *= 2
             since, at_ns = mark.count, mark.at_ns
         self._strides[mark.kind, mark.key] = (stride, since, at_ns)
         return stride
+
+    def _spanning(self) -> int:
+        """Tracks of groups that span nodes."""
+        groups = self._groups.values()
+        return sum(len(group.book.tracks) for group in groups if group.size > len(group.local))
 
     # --- what is found -------------------------------------------------------------------------
 
@@ -176,14 +178,41 @@ class Comparison:
         site = self._sites.get(key, "")
         event = marks_differ(found, group.pg, group.pg_desc, site, self._node_rank)
         odd, usual = odd_ranks(found.row)
-        if usual is not None:
-            entry = _usual_entry(by_rank[odd[0]], group.pg)
-            if entry is not None:
-                event = replace(
-                    event, op=entry.op.rpartition(":")[2], sizes=entry.sizes,
-                    dtype=entry.dtypes[0] if entry.dtypes else "",
-                )  # fmt: skip
-        return event
+        if usual is None:
+            return event
+        event = replace(event, left_out=self._left_out(by_rank, group, found, odd, usual))
+        entry = _usual_entry(by_rank[odd[0]], group.pg)
+        if entry is None:
+            return event
+        dtype = entry.dtypes[0] if entry.dtypes else ""
+        op = entry.op.rpartition(":")[2]
+        return replace(event, op=op, sizes=entry.sizes, dtype=dtype)
+
+    def _left_out(
+        self,
+        by_rank: dict[int, Worker],
+        group: _Group,
+        found: Difference,
+        odd: tuple[int, ...],
+        usual: int,
+    ) -> str:
+        """The line that only one side called between the mark before and the first differing one;
+        empty when no line was noted, as for what DDP calls."""
+        other = next(rank for rank, sample in found.row.items() if sample.seq == usual)
+        mine = self._lines(by_rank[odd[0]], group, found)
+        theirs = self._lines(by_rank[other], group, found)
+        fewer = found.row[odd[0]].seq < usual
+        extra = theirs - mine if fewer else mine - theirs
+        return next(iter(extra), "")
+
+    def _lines(self, worker: Worker, group: _Group, found: Difference) -> Counter[str]:
+        since, until = found.before[worker.rank].at_ns, found.row[worker.rank].at_ns
+        return Counter(
+            call.site
+            for call in worker.logs.sites.calls()
+            if since <= call.begun_ns < until
+            and self._known.get((worker.rank, call.group)) is group
+        )
 
 
 def _usual_entry(worker: Worker, pg: str) -> Collective | None:

@@ -353,6 +353,8 @@ class MarksDiffer:
     seen_ns: int
     name: str = ""
     value: int = 0
+    value_before: int = 0
+    """What it was at the mark before, the last at which all were alike."""
     op: str = ""
     sizes: tuple[tuple[int, ...], ...] = ()
     dtype: str = ""

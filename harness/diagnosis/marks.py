@@ -8,9 +8,9 @@ from harness.state import AttemptState
 from harness.topology import ranks_name
 
 _MARKS = {
-    "step": "its optimizer step",
-    "backward": "its backward pass",
-    "forward": "its training forward",
+    "step": "optimizer step",
+    "backward": "backward pass",
+    "forward": "training forward",
 }
 _WELL_KNOWN = 10
 """Counts in a row that were alike before: the rhythm of the program is beyond doubt."""
@@ -27,13 +27,11 @@ def _finding(event: MarksDiffer, ref: tuple[str, int]) -> Finding:
     label = event.pg_desc if event.pg_desc not in ("", "undefined") else f"group {event.pg}"
     where = where_of(event.left_out)
     source, seq = ref
-    sizes = "sizes match" if usual is None or _short(event, odd, usual) else "calls match"
-    what = event.op or "collective"
-    places = _table(event, label)
-    at = f"{_MARKS.get(event.kind, event.kind)} {event.count}"
-    if event.name:
-        at += f" ({event.name} = {event.value})"
-    cause = f"by {at} {places}: {_deed(event, odd, usual, what)}; nothing failed, for the {sizes}"
+    mark = _MARKS.get(event.kind, event.kind)
+    cause = (
+        f"{_deed(event, odd, usual)} between {mark} {_between(event)}: by then"
+        f" {_table(event, label)}; no error, for the sizes match"
+    )
     shows = f"{len(event.places)} ranks at mark {event.kind} {event.count} of {event.site}"
     return Finding(
         verdict="collective_mismatch",
@@ -47,7 +45,7 @@ def _finding(event: MarksDiffer, ref: tuple[str, int]) -> Finding:
         collective=CollectiveRef(
             pg=event.pg,
             pg_desc=event.pg_desc,
-            op=event.op,
+            op=event.op or "collective",
             seq_id=max(place.seq for place in event.places),
             sizes=event.sizes,
             dtype=event.dtype,
@@ -78,35 +76,35 @@ def where_of(site: str) -> Where | None:
     return Where(file=file, line=int(line), function=function) if line.isdigit() else None
 
 
-def _short(event: MarksDiffer, odd: tuple[int, ...], usual: int) -> bool:
-    return all(place.seq < usual for place in event.places if place.rank in odd)
+def _between(event: MarksDiffer) -> str:
+    """`26 and 27 (step = 25 and 26)`."""
+    counts = f"{event.count - 1} and {event.count}"
+    if not event.name:
+        return counts
+    return f"{counts} ({event.name} = {event.value_before} and {event.value})"
 
 
 def _table(event: MarksDiffer, label: str) -> str:
+    """`rank 2 had made 25 calls on default_pg, ranks 0-1,3 26`."""
     by_seq: dict[int, list[int]] = {}
     for place in event.places:
         by_seq.setdefault(place.seq, []).append(place.rank)
-    parts = [
-        f"{ranks_name(sorted(ranks))} had made {seq}"
-        for seq, ranks in sorted(by_seq.items(), key=lambda item: len(item[1]))
-    ]
-    parts[0] += f" collective{'' if min(by_seq) == 1 else 's'} on {label}"
+    (seq, ranks), *rest = sorted(by_seq.items(), key=lambda item: (len(item[1]), item[0]))
+    parts = [f"{ranks_name(sorted(ranks))} had made {seq} collectives on {label}"]
+    parts += [f"{ranks_name(sorted(ranks))} {seq}" for seq, ranks in rest]
     return ", ".join(parts)
 
 
-def _deed(event: MarksDiffer, odd: tuple[int, ...], usual: int | None, what: str) -> str:
+def _deed(event: MarksDiffer, odd: tuple[int, ...], usual: int | None) -> str:
+    who, what = ranks_name(odd), event.op or "collective"
     if usual is None:
-        return f"one of them skipped one or made one too many since mark {event.count - 1}"
+        return f"one of {who} skipped a collective or made one too many"
     counts = {place.seq - usual for place in event.places if place.rank in odd}
     number = counts.pop() if len(counts) == 1 else 0
-    who = ranks_name(odd)
-    if number == 0:
-        return f"{who} left the common order since the {event.kind} before"
-    many = f"{abs(number)} {what}s" if abs(number) > 1 else f"the {what}" if number < 0 else what
-    did = f"skipped {many}" if number < 0 else f"made {many} too many"
-    if number == 1:
-        did = f"made one {what} too many"
-    return f"{who} {did} after {event.kind} {event.count - 1}"
+    many = f"one {what}" if abs(number) == 1 else f"{abs(number)} {what}s"
+    if number < 0:
+        return f"{who} skipped {many}"
+    return f"{who} made {many} too many" if number > 0 else f"{who} left the common order"
 
 
 def _reason(event: MarksDiffer, odd: tuple[int, ...], usual: int | None) -> str:

@@ -37,11 +37,13 @@ Row = Mapping[int, Sample]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """What a track has found. `counted` says that the program's own variables were alike on all
-    members at every one of these counts; `row` is the first differing one, at `count`."""
+    members at every one of these counts; `row` is the first differing one, at `count`, `before`
+    the last one that was alike."""
 
     kind: str
     count: int
     row: Row
+    before: Row
     agreed: int
     rows: int
     counted: bool
@@ -57,9 +59,9 @@ class Track:
         self.last_ns = 0
         self._agreed = 0
         self._counted = False
-        self._last: dict[int, int] | None = None
+        self._last: Row | None = None
         self._levels: dict[int, int] | None = None
-        self._first: tuple[int, Row, int] = (0, {}, 0)
+        self._first: tuple[int, Row, Row, int] = (0, {}, {}, 0)
         self._rows = 0
 
     @property
@@ -72,10 +74,10 @@ class Track:
         """The present one, however young."""
         if self.wavered or self._levels is None:
             return None
-        count, row, first_ns = self._first
+        count, row, before, first_ns = self._first
         return Difference(
-            kind=self.kind, count=count, row=row, agreed=self._agreed, rows=self._rows,
-            counted=self._counted, first_ns=first_ns,
+            kind=self.kind, count=count, row=row, before=before, agreed=self._agreed,
+            rows=self._rows, counted=self._counted, first_ns=first_ns,
         )  # fmt: skip
 
     def interrupt(self) -> None:
@@ -89,8 +91,8 @@ class Track:
             return
         seqs = {member: sample.seq for member, sample in row.items()}
         moved = self._last is None or (
-            self._last.keys() == seqs.keys()
-            and all(seq > self._last[member] for member, seq in seqs.items())
+            self._last.keys() == row.keys()
+            and all(sample.seq > self._last[member].seq for member, sample in row.items())
         )
         lowest = min(seqs.values())
         levels = {member: seq - lowest for member, seq in seqs.items()}
@@ -103,14 +105,14 @@ class Track:
         elif self._levels is None:
             self.wavered = self._agreed < LEAST_AGREED
             self._levels, self._rows = levels, 1
-            self._first = (count, dict(row), self.last_ns)
+            self._first = (count, row, self._last or {}, self.last_ns)
             self._counted = self._counted and alike
         elif levels != self._levels or not moved:
             self.wavered = True
         else:
             self._rows += 1
             self._counted = self._counted and alike
-        self._last = seqs
+        self._last = row
 
 
 def counters_agree(samples: Iterable[Sample]) -> bool:
@@ -121,10 +123,11 @@ def counters_agree(samples: Iterable[Sample]) -> bool:
 
 
 class Book:
-    """All tracks of one group of `size` members, counted by what each member speaks for."""
+    """All tracks of one group of `size` ranks. In a `sparse` one members leave out counts."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, sparse: bool = False) -> None:
         self._size = size
+        self._sparse = sparse
         self.tracks: dict[tuple[str, int], Track] = {}
         self._rows: dict[tuple[str, int], dict[int, dict[int, Sample]]] = {}
         self._done: dict[tuple[str, int], int] = {}
@@ -140,11 +143,12 @@ class Book:
         if sum(len(each.ranks) for each in row.values()) < self._size:
             if len(rows) > _MOST_ROWS:
                 del rows[min(rows)]  # a member has ended, or never comes here
-                self.tracks.setdefault(place, Track(kind)).interrupt()
+                if not self._sparse:
+                    self.tracks.setdefault(place, Track(kind)).interrupt()
             return None
         track = self.tracks.setdefault(place, Track(kind))
         skipped = [earlier for earlier in rows if earlier < count]
-        if skipped:
+        if skipped and not self._sparse:
             track.interrupt()
         for earlier in [*skipped, count]:
             del rows[earlier]

@@ -16,7 +16,7 @@ def take_samples(attempt: AttemptState, event: e.MarksSampled, ref: tuple[str, i
         if book is None:
             if len(attempt.books) >= _MOST_BOOKS:
                 return
-            book = attempt.books[place] = Book(one.size)
+            book = attempt.books[place] = Book(one.size, sparse=True)
         sample = Sample(
             ranks=one.ranks,
             seq=one.seq,
@@ -37,7 +37,7 @@ def marks_differ(
     found: Difference, pg: str, pg_desc: str, site: str, node_rank: int
 ) -> e.MarksDiffer:
     """`found` as an event; what only an agent can know is left out."""
-    named = next((sample for sample in found.row.values() if sample.name), None)
+    counted = found.counted and named(found.row) and named(found.before)
     return e.MarksDiffer(
         node_rank=node_rank,
         pg=pg,
@@ -48,8 +48,9 @@ def marks_differ(
         places=places_of(found.row),
         agreed=found.agreed,
         seen_ns=found.first_ns,
-        name=named.name if named is not None and found.counted else "",
-        value=named.value if named is not None and found.counted else 0,
+        name=named(found.row) if counted else "",
+        value=value(found.row) if counted else 0,
+        value_before=value(found.before) if counted else 0,
     )
 
 
@@ -57,3 +58,13 @@ def places_of(row: Row) -> tuple[e.MarkPlace, ...]:
     """Every rank's place, in the order of the ranks."""
     seqs = {rank: sample.seq for sample in row.values() for rank in sample.ranks}
     return tuple(e.MarkPlace(rank=rank, seq=seq) for rank, seq in sorted(seqs.items()))
+
+
+def named(row: Row) -> str:
+    """The variable that all members name; empty when they do not."""
+    names = {sample.name for sample in row.values()}
+    return names.pop() if len(names) == 1 else ""
+
+
+def value(row: Row) -> int:
+    return next(iter(row.values())).value
