@@ -177,7 +177,7 @@ class Comparison:
     ) -> e.MarksDiffer:
         site = self._sites.get(key, "")
         event = marks_differ(found, group.pg, group.pg_desc, site, self._node_rank)
-        odd, usual = odd_ranks(found.row)
+        odd, usual = odd_ranks(found)
         if usual is None:
             return event
         event = replace(event, left_out=self._left_out(by_rank, group, found, odd, usual))

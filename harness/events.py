@@ -338,7 +338,8 @@ class MarksDiffer:
     `kind`: step (of an optimizer), backward (pass) or forward (of a wrapped model in training),
     all from the call chain that begins at `site`. `agreed` counts before it were alike. `name` and
     `value` are a variable of the program at that mark, alike on all of `places`; empty when the
-    program has none. `op` is what the group carries there, where that is known, and `left_out` the
+    program has none. `odd` are the ranks that left the common order, all of them where that cannot
+    be told (`tied`). `op` is what the group carries there, where that is known, and `left_out` the
     line that the odd ranks did not come through, or came through alone.
     """
 
@@ -349,6 +350,8 @@ class MarksDiffer:
     site: str
     count: int
     places: tuple[MarkPlace, ...]
+    odd: tuple[int, ...]
+    tied: bool
     agreed: int
     seen_ns: int
     name: str = ""

@@ -2,7 +2,7 @@
 called different numbers of collectives of a group."""
 
 from harness.diagnosis.signature import Signature, place_text
-from harness.events import MarkPlace, MarksDiffer
+from harness.events import MarksDiffer
 from harness.incidents import CollectiveRef, EvidenceRef, Finding, Where
 from harness.state import AttemptState
 from harness.topology import ranks_name
@@ -23,13 +23,13 @@ def find(attempt: AttemptState) -> list[Finding]:
 
 
 def _finding(event: MarksDiffer, ref: tuple[str, int]) -> Finding:
-    odd, usual = odd_ones(event.places)
+    odd = event.odd
     label = event.pg_desc if event.pg_desc not in ("", "undefined") else f"group {event.pg}"
     where = where_of(event.left_out)
     source, seq = ref
     mark = _MARKS.get(event.kind, event.kind)
     cause = (
-        f"{_deed(event, odd, usual)} between {mark} {_between(event)}: by then"
+        f"{_deed(event)} between {mark} {_between(event)}: by then"
         f" {_table(event, label)}; no error, for the sizes match"
     )
     shows = f"{len(event.places)} ranks at mark {event.kind} {event.count} of {event.site}"
@@ -37,8 +37,8 @@ def _finding(event: MarksDiffer, ref: tuple[str, int]) -> Finding:
         verdict="collective_mismatch",
         ranks=odd,
         cause=cause,
-        reason=_reason(event, odd, usual),
-        confidence="proven" if usual is not None and event.agreed >= _WELL_KNOWN else "likely",
+        reason=_reason(event),
+        confidence="proven" if _outnumbered(event) and event.agreed >= _WELL_KNOWN else "likely",
         onset_ns=event.seen_ns,
         evidence=(EvidenceRef(source=source, seq=seq, shows=shows),),
         where=where,
@@ -55,18 +55,6 @@ def _finding(event: MarksDiffer, ref: tuple[str, int]) -> Finding:
         ).text(),
         victims=tuple(place.rank for place in event.places if place.rank not in odd),
     )
-
-
-def odd_ones(places: tuple[MarkPlace, ...]) -> tuple[tuple[int, ...], int | None]:
-    """Ranks in the minority and where the majority is; all, and None, where there is none."""
-    by_seq: dict[int, list[int]] = {}
-    for place in places:
-        by_seq.setdefault(place.seq, []).append(place.rank)
-    ranking = sorted(by_seq.items(), key=lambda item: -len(item[1]))
-    (usual, most), (_, next_) = ranking[0], ranking[1]
-    if len(most) == len(next_) or len(most) < 2:
-        return tuple(sorted(place.rank for place in places)), None
-    return tuple(sorted(place.rank for place in places if place.seq != usual)), usual
 
 
 def where_of(site: str) -> Where | None:
@@ -95,11 +83,12 @@ def _table(event: MarksDiffer, label: str) -> str:
     return ", ".join(parts)
 
 
-def _deed(event: MarksDiffer, odd: tuple[int, ...], usual: int | None) -> str:
-    who, what = ranks_name(odd), event.op or "collective"
-    if usual is None:
+def _deed(event: MarksDiffer) -> str:
+    who, what = ranks_name(event.odd), event.op or "collective"
+    if event.tied:
         return f"one of {who} skipped a collective or made one too many"
-    counts = {place.seq - usual for place in event.places if place.rank in odd}
+    usual = next(place.seq for place in event.places if place.rank not in event.odd)
+    counts = {place.seq - usual for place in event.places if place.rank in event.odd}
     number = counts.pop() if len(counts) == 1 else 0
     many = f"one {what}" if abs(number) == 1 else f"{abs(number)} {what}s"
     if number < 0:
@@ -107,10 +96,16 @@ def _deed(event: MarksDiffer, odd: tuple[int, ...], usual: int | None) -> str:
     return f"{who} made {many} too many" if number > 0 else f"{who} left the common order"
 
 
-def _reason(event: MarksDiffer, odd: tuple[int, ...], usual: int | None) -> str:
+def _outnumbered(event: MarksDiffer) -> bool:
+    return not event.tied and 2 * len(event.odd) < len(event.places)
+
+
+def _reason(event: MarksDiffer) -> str:
     reason = f"they had been alike at the {event.agreed} marks before, and differ by as much since"
     if event.name:
         reason += f"; {event.name} is the same on all of them"
-    if usual is None:
+    if event.tied:
         reason += "; their number does not tell which of them is wrong, so all are listed"
+    elif not _outnumbered(event):
+        reason += f"; the rhythm kept until then is the one that {ranks_name(event.odd)} left"
     return reason

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 STEP, BACKWARD, FORWARD = "step", "backward", "forward"
 LEAST_AGREED = 4
 """Counts in a row at which all members agreed and had gone on."""
+LEAST_REGULAR = 8
+"""Counts in a row with as many collectives each, before that makes a rhythm."""
 LEAST_DIFFERING = 3
 """Counts in a row at which they then differ, always by as much, and go on."""
 _MOST_ROWS = 64
@@ -48,6 +50,9 @@ class Difference:
     rows: int
     counted: bool
     first_ns: int
+    regular: frozenset[int] = frozenset()
+    """Members that went on at this count as all had at every count before; empty where that varied
+    or had not been seen for long."""
 
 
 class Track:
@@ -61,7 +66,10 @@ class Track:
         self._counted = False
         self._last: Row | None = None
         self._levels: dict[int, int] | None = None
-        self._first: tuple[int, Row, Row, int] = (0, {}, {}, 0)
+        self._last_count = 0
+        self._rate = 0.0
+        self._regular = 0
+        self._first: tuple[int, Row, Row, int, frozenset[int]] = (0, {}, {}, 0, frozenset())
         self._rows = 0
 
     @property
@@ -74,10 +82,10 @@ class Track:
         """The present one, however young."""
         if self.wavered or self._levels is None:
             return None
-        count, row, before, first_ns = self._first
+        count, row, before, first_ns, regular = self._first
         return Difference(
             kind=self.kind, count=count, row=row, before=before, agreed=self._agreed,
-            rows=self._rows, counted=self._counted, first_ns=first_ns,
+            rows=self._rows, counted=self._counted, first_ns=first_ns, regular=regular,
         )  # fmt: skip
 
     def interrupt(self) -> None:
@@ -102,17 +110,39 @@ class Track:
             self.wavered = self._levels is not None
             self._agreed = self._agreed + 1 if moved else 0
             self._counted = alike
+            self._keep_time(count, row)
         elif self._levels is None:
             self.wavered = self._agreed < LEAST_AGREED
             self._levels, self._rows = levels, 1
-            self._first = (count, row, self._last or {}, self.last_ns)
+            before = self._last or {}
+            self._first = (count, row, before, self.last_ns, self._in_time(count, row))
             self._counted = self._counted and alike
         elif levels != self._levels or not moved:
             self.wavered = True
         else:
             self._rows += 1
             self._counted = self._counted and alike
-        self._last = row
+        self._last, self._last_count = row, count
+
+    def _keep_time(self, count: int, row: Row) -> None:
+        """The members are alike here: do they go on as fast as before?"""
+        rates = set(self._rates(count, row).values())
+        rate = rates.pop() if len(rates) == 1 else 0.0
+        self._regular = self._regular + 1 if rate == self._rate else 1
+        self._rate = rate
+
+    def _in_time(self, count: int, row: Row) -> frozenset[int]:
+        if self._regular < LEAST_REGULAR:
+            return frozenset()
+        rates = self._rates(count, row)
+        return frozenset(member for member, rate in rates.items() if rate == self._rate)
+
+    def _rates(self, count: int, row: Row) -> dict[int, float]:
+        """Collectives per count since the last row."""
+        if self._last is None:
+            return {}
+        passed, last = count - self._last_count, self._last
+        return {m: (sample.seq - last[m].seq) / passed for m, sample in row.items() if m in last}
 
 
 def counters_agree(samples: Iterable[Sample]) -> bool:
@@ -205,15 +235,17 @@ def _levels(row: Row) -> dict[int, int]:
     return {member: sample.seq - lowest for member, sample in row.items()}
 
 
-def odd_ranks(row: Row) -> tuple[tuple[int, ...], int | None]:
-    """The ranks that are not where most are, and where those are; all of them, and None, when
-    their number does not tell."""
+def odd_ranks(found: Difference) -> tuple[tuple[int, ...], int | None]:
+    """The ranks that are not where most are, and where those are. Where their number does not
+    tell, those that left the rhythm; where that does not tell either, all of them, and None."""
     ranks: Counter[int] = Counter()
-    for sample in row.values():
+    for sample in found.row.values():
         ranks[sample.seq] += len(sample.ranks)
     (usual, most), *rest = ranks.most_common()
-    everybody = tuple(sorted(rank for sample in row.values() for rank in sample.ranks))
-    if not rest or rest[0][1] == most or most < 2:
-        return everybody, None
-    odd = [rank for sample in row.values() if sample.seq != usual for rank in sample.ranks]
+    if most < 2 or rest[0][1] == most:
+        kept = {found.row[member].seq for member in found.regular}
+        if len(kept) != 1:
+            return tuple(sorted(r for sample in found.row.values() for r in sample.ranks)), None
+        usual = kept.pop()
+    odd = [r for sample in found.row.values() if sample.seq != usual for r in sample.ranks]
     return tuple(sorted(odd)), usual

@@ -2,7 +2,7 @@
 ranks."""
 
 from harness import events as e
-from harness.state.marking import Book, Difference, Row, Sample
+from harness.state.marking import Book, Difference, Row, Sample, odd_ranks
 from harness.state.words import AttemptState
 
 _MOST_BOOKS = 256
@@ -38,6 +38,7 @@ def marks_differ(
 ) -> e.MarksDiffer:
     """`found` as an event; what only an agent can know is left out."""
     counted = found.counted and named(found.row) and named(found.before)
+    odd, usual = odd_ranks(found)
     return e.MarksDiffer(
         node_rank=node_rank,
         pg=pg,
@@ -46,6 +47,8 @@ def marks_differ(
         site=site,
         count=found.count,
         places=places_of(found.row),
+        odd=odd,
+        tied=usual is None,
         agreed=found.agreed,
         seen_ns=found.first_ns,
         name=named(found.row) if counted else "",

@@ -49,7 +49,7 @@ def test_a_collective_left_out(counters: bool) -> None:
     odd = [*loop((B, C, S), 9), LOOP, B, S, *loop((B, C, S), 10)]
     found = compare([usual, usual, odd], counters=counters)
     assert found is not None
-    assert odd_ranks(found.row)[0] == (2,)
+    assert odd_ranks(found)[0] == (2,)
     assert (found.kind, found.count) in {(BACKWARD, 11), (STEP, 10)}
 
 
@@ -57,10 +57,14 @@ def test_a_collective_too_many_and_a_tie() -> None:
     usual, odd = loop(SILENT, 20), [*loop(SILENT, 9), C, *loop(SILENT, 11)]
     found = compare([usual, odd, usual])
     assert found is not None
-    assert odd_ranks(found.row) == ((1,), 9)
-    two = compare([usual, odd])
+    assert odd_ranks(found) == ((1,), 9)
+    two = compare([usual, odd])  # the rhythm tells
     assert two is not None
-    assert odd_ranks(two.row) == ((0, 1), None)
+    assert odd_ranks(two) == ((1,), 9)
+    usual, odd = loop(SILENT, 20), [*loop(SILENT, 6), LOOP, B, *loop(SILENT, 13)]
+    early = compare([usual, odd])  # too early for that
+    assert early is not None
+    assert odd_ranks(early) == ((0, 1), None)
 
 
 def test_a_backward_pass_that_is_skipped_with_its_collective() -> None:
@@ -68,7 +72,7 @@ def test_a_backward_pass_that_is_skipped_with_its_collective() -> None:
     found = compare([usual, odd, usual])
     assert found is not None
     assert (found.kind, found.count) == (FORWARD, 7)
-    assert odd_ranks(found.row) == ((1,), 6)
+    assert odd_ranks(found) == ((1,), 6)
 
 
 def with_extra(step: Program, extra: Program, at: int = 9) -> list[str]:

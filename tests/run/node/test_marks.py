@@ -5,7 +5,6 @@ import signal
 from typing import Any
 
 from harness import events, orders
-from harness.diagnosis.marks import odd_ones
 from harness.diagnosis.waits import judge
 from harness.diagnosis.waits.live import rank_wait
 from harness.diagnosis.waits.record import Group, Waits
@@ -162,7 +161,7 @@ def test_an_all_reduce_left_out_in_silence(node: Any) -> None:
     node.launch(SILENT, ranks=3)
     found = node.until(events.MarksDiffer)
     node.stop()
-    assert odd_ones(found.places)[0] == (1,)
+    assert found.odd == (1,)
     assert (found.kind, found.count, found.name, found.value) == ("backward", 16, "step", 15)
     assert (found.value_before, found.agreed) == (14, 15)
     assert found.site.endswith(":train")
@@ -173,7 +172,7 @@ def test_a_batch_that_one_rank_leaves_out(node: Any) -> None:
     node.launch(DDP, ranks=3)
     found = node.until(events.MarksDiffer)
     node.stop()
-    assert odd_ones(found.places)[0] == (2,)
+    assert found.odd == (2,)
     assert (found.kind, found.count, found.value_before) == ("forward", 14, 12)
 
 
