@@ -22,6 +22,9 @@ SHORTEST_SECONDS = 0.01
 LONGEST_SECONDS = 0.25
 _SAMPLE_SECONDS = 1.0
 _SAMPLES_A_SECOND = 4
+_OP_SECONDS = 0.03
+"""Longest wait for the name of the operation: meanwhile the desync goes on."""
+_ALIKE = 8
 _MOST_SAMPLES = 64
 Report = Callable[[int, e.Event], None]
 """Takes an attempt and an event of it."""
@@ -37,8 +40,9 @@ async def watch(workers: Callable[[], Collection[Worker]], node_rank: int, repor
         most = 0
         if comparison is not None and present:
             most = comparison.look(present)
-            for event in comparison.news(time.monotonic()):
-                report(comparison.attempt, event)
+            for news in comparison.news(time.monotonic()):
+                named = isinstance(news, e.MarksDiffer) and await _with_op(news, present)
+                report(comparison.attempt, named or news)
         # Two marks of a rank since the last look are too many: the next one could be in time.
         pause = pause / 2 if most > 1 else pause if most else pause * 1.2
         pause = min(max(pause, SHORTEST_SECONDS), LONGEST_SECONDS)
@@ -102,7 +106,7 @@ class Comparison:
         name = logs.sites.text(mark.name) if mark.name else ""
         for number, seq in mark.groups:
             group = self._group(by_rank, worker, number)
-            if group is None or group.told:
+            if group is None or group.told or worker.rank not in group.local:
                 continue
             sample = Sample(
                 ranks=(worker.rank,), seq=seq, counters=mark.counters, at_ns=mark.at_ns,
@@ -180,13 +184,7 @@ class Comparison:
         odd, usual = odd_ranks(found)
         if usual is None:
             return event
-        event = replace(event, left_out=self._left_out(by_rank, group, found, odd, usual))
-        entry = _usual_entry(by_rank[odd[0]], group.pg)
-        if entry is None:
-            return event
-        dtype = entry.dtypes[0] if entry.dtypes else ""
-        op = entry.op.rpartition(":")[2]
-        return replace(event, op=op, sizes=entry.sizes, dtype=dtype)
+        return replace(event, left_out=self._left_out(by_rank, group, found, odd, usual))
 
     def _left_out(
         self,
@@ -215,14 +213,34 @@ class Comparison:
         )
 
 
-def _usual_entry(worker: Worker, pg: str) -> Collective | None:
-    """What the group carries, by the last periodic flight record: if it is always the same."""
-    if worker.snapshot is None:
-        return None
+async def _with_op(event: e.MarksDiffer, workers: Sequence[Worker]) -> e.MarksDiffer:
+    """With what the other ranks called at the place in question, if that can be had at once."""
+    seqs = {place.rank: place.seq for place in event.places if place.rank not in event.odd}
+    worker = next((worker for worker in workers if worker.rank in seqs), None)
+    if worker is None:
+        return event
     try:
-        entries = [entry for entry in flight.parse(worker.snapshot.data) if entry.pg == pg]
+        data = await flight.ask(worker.files.server, "fr_trace_json", _OP_SECONDS)
+    except flight.Unanswered:
+        if worker.snapshot is None:
+            return event
+        data = worker.snapshot.data
+    entry = _entry(data, event.pg, seqs[worker.rank])
+    if entry is None:
+        return event
+    dtype = entry.dtypes[0] if entry.dtypes else ""
+    return replace(event, op=entry.op.rpartition(":")[2], sizes=entry.sizes, dtype=dtype)
+
+
+def _entry(data: bytes, pg: str, seq: int) -> Collective | None:
+    """The entry at that place; else the last one where all of the last ones are alike."""
+    try:
+        entries = flight.parse(flight.newest_entries(data))
     except (ValueError, TypeError, IndexError, KeyError):
         return None
-    last = entries[-8:]
-    kinds = Counter((entry.op, entry.sizes, entry.dtypes) for entry in last)
+    last = [entry for entry in entries if entry.pg == pg]
+    for entry in last:
+        if entry.seq_id == seq:
+            return entry
+    kinds = {(entry.op, entry.sizes, entry.dtypes) for entry in last[-_ALIKE:]}
     return last[-1] if len(kinds) == 1 else None

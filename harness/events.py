@@ -353,11 +353,13 @@ class MarksDiffer:
     odd: tuple[int, ...]
     tied: bool
     agreed: int
+    count_before: int
+    """The last count at which all were alike; of several nodes not all counts are compared."""
     seen_ns: int
     name: str = ""
     value: int = 0
     value_before: int = 0
-    """What it was at the mark before, the last at which all were alike."""
+    """What it was at `count_before`."""
     op: str = ""
     sizes: tuple[tuple[int, ...], ...] = ()
     dtype: str = ""

@@ -66,7 +66,7 @@ def where_of(site: str) -> Where | None:
 
 def _between(event: MarksDiffer) -> str:
     """`26 and 27 (step = 25 and 26)`."""
-    counts = f"{event.count - 1} and {event.count}"
+    counts = f"{event.count_before} and {event.count}"
     if not event.name:
         return counts
     return f"{counts} ({event.name} = {event.value_before} and {event.value})"

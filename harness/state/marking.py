@@ -8,7 +8,7 @@ agreement comes and goes: not every program is symmetric.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 STEP, BACKWARD, FORWARD = "step", "backward", "forward"
 LEAST_AGREED = 4
@@ -40,12 +40,13 @@ Row = Mapping[int, Sample]
 class Difference:
     """What a track has found. `counted` says that the program's own variables were alike on all
     members at every one of these counts; `row` is the first differing one, at `count`, `before`
-    the last one that was alike."""
+    the last one that was alike, at `count_before`."""
 
     kind: str
     count: int
     row: Row
     before: Row
+    count_before: int
     agreed: int
     rows: int
     counted: bool
@@ -69,7 +70,7 @@ class Track:
         self._last_count = 0
         self._rate = 0.0
         self._regular = 0
-        self._first: tuple[int, Row, Row, int, frozenset[int]] = (0, {}, {}, 0, frozenset())
+        self._first: Difference | None = None
         self._rows = 0
 
     @property
@@ -80,13 +81,9 @@ class Track:
     @property
     def difference(self) -> Difference | None:
         """The present one, however young."""
-        if self.wavered or self._levels is None:
+        if self.wavered or self._levels is None or self._first is None:
             return None
-        count, row, before, first_ns, regular = self._first
-        return Difference(
-            kind=self.kind, count=count, row=row, before=before, agreed=self._agreed,
-            rows=self._rows, counted=self._counted, first_ns=first_ns, regular=regular,
-        )  # fmt: skip
+        return replace(self._first, rows=self._rows, counted=self._counted)
 
     def interrupt(self) -> None:
         """Counts are missing: what follows cannot be joined to what was."""
@@ -114,8 +111,11 @@ class Track:
         elif self._levels is None:
             self.wavered = self._agreed < LEAST_AGREED
             self._levels, self._rows = levels, 1
-            before = self._last or {}
-            self._first = (count, row, before, self.last_ns, self._in_time(count, row))
+            self._first = Difference(
+                kind=self.kind, count=count, row=row, before=self._last or {},
+                count_before=self._last_count, agreed=self._agreed, rows=1, counted=False,
+                first_ns=self.last_ns, regular=self._in_time(count, row),
+            )  # fmt: skip
             self._counted = self._counted and alike
         elif levels != self._levels or not moved:
             self.wavered = True

@@ -50,6 +50,7 @@ def marks_differ(
         odd=odd,
         tied=usual is None,
         agreed=found.agreed,
+        count_before=found.count_before,
         seen_ns=found.first_ns,
         name=named(found.row) if counted else "",
         value=value(found.row) if counted else 0,

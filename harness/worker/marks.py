@@ -10,7 +10,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from harness.worker import marklog
@@ -27,7 +27,9 @@ _MOST_PLACES = 256
 class _Place:
     """One call chain that comes to one kind of mark."""
 
-    def __init__(self, key: int, line: int) -> None:
+    def __init__(self, key: int, line: int, chain: list[FrameType]) -> None:
+        self.codes = [frame.f_code for frame in chain]
+        """Kept alive: the place is known by their ids, for to hash one takes microseconds."""
         self.key = key
         self.line = line
         self.count = 0
@@ -41,7 +43,7 @@ class Marker:
         self._log = log
         self._sites = sites
         self._recorder = recorder
-        self._places: dict[tuple[int, tuple[tuple[CodeType, int], ...]], _Place] = {}
+        self._places: dict[tuple[int, ...], _Place] = {}
         self.busy = False
         """Inside a backward pass or a wrapped forward, whose inner ones do not count."""
 
@@ -59,12 +61,12 @@ class Marker:
         if not groups:
             return
         chain = self._users(frame)
-        known = (kind, tuple([(each.f_code, each.f_lasti) for each in chain]))
+        known = (kind, *[id(each.f_code) ^ each.f_lasti << 48 for each in chain])
         place = self._places.get(known)
         if place is None:
             if len(self._places) >= _MOST_PLACES or not chain:
                 return
-            place = self._places[known] = _Place(_key(chain), self._sites.line(chain[0]))
+            place = self._places[known] = _Place(_key(chain), self._sites.line(chain[0]), chain)
         place.count += 1
         counters, name, value = place.rhythm.look(chain, place.count)
         where = (place.line, self._sites.text(name) if name else 0, value)

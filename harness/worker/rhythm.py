@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from harness.worker.marklog import MOST_COUNTERS
-
 _GIVE_UP = 64
 """Marks after which no more counters are looked for."""
+_MOST = 3
+"""Counters of one place; each frame that has one costs a microsecond."""
 _LARGEST = 1 << 62
 _ASKERS = frozenset({"locals", "vars", "eval", "exec", "dir", "globals"})
 _OPTIMIZED = 0x1
@@ -33,6 +33,7 @@ class Rhythm:
         self._tries = 0
         self.counters: list[tuple[int, str, int, int, int, int]] = []
         """Frame, name, hash of the name, step, and the value and count it was found at."""
+        self._names: dict[int, list[str]] = {}
 
     def look(self, frames: Sequence[FrameType], count: int) -> tuple[list[int], str, int]:
         """(hash, drift) of each counter, one after the other; name and value of the first."""
@@ -43,17 +44,13 @@ class Rhythm:
             self._learn(frames, count)
         found: list[int] = []
         first_name, first_value = "", 0
-        wanted: dict[int, list[str]] = {}
-        for at, name, *_ in self.counters:
-            wanted.setdefault(at, []).append(name)
-        values = {
-            (at, name): value
-            for at, names in wanted.items()
-            if at < len(frames)
-            for name, value in _read(frames[at], names).items()
-        }
+        values: dict[str, int] = {}
+        read_at = -1
         for at, name, hashed, step, base, since in self.counters:
-            value = values.get((at, name))
+            if at != read_at:
+                read_at = at
+                values = _read(frames[at], self._names[at]) if at < len(frames) else {}
+            value = values.get(name)
             if value is None:
                 continue
             drift = value - base - step * (count - since)
@@ -82,8 +79,11 @@ class Rhythm:
         steady.sort(key=lambda item: (not _likely(item[0][1]), item[1] != 1, item[0]))
         self.counters = [
             (at, name, _hash(frames[at].f_code, name), step, now[at, name], count)
-            for (at, name), step in steady[:MOST_COUNTERS]
+            for (at, name), step in steady[:_MOST]
         ]
+        self.counters.sort(key=lambda counter: counter[0])
+        for at, name, *_ in self.counters:
+            self._names.setdefault(at, []).append(name)
         if self.counters:
             self._seen.clear()
 

@@ -52,8 +52,10 @@ class SiteWriter:
         self._memory = memory
         self._start = start
         self._texts: dict[str, int] = {}
-        self._lines: dict[tuple[CodeType, int], int] = {}
-        self._framework: dict[CodeType, bool] = {}
+        # By id, kept alive: to hash a code object is to hash all that is in it.
+        self._lines: dict[tuple[int, int], int] = {}
+        self._users: dict[int, CodeType] = {}
+        self._framework: dict[int, CodeType] = {}
         self._serial = 0
 
     def text(self, text: str) -> int:
@@ -71,16 +73,22 @@ class SiteWriter:
 
     def is_framework(self, code: CodeType) -> bool:
         """Whether `code` is torch's, Python's or ours."""
-        known = self._framework.get(code)
-        if known is None:
-            if len(self._framework) >= _MOST_KNOWN:
-                self._framework.clear()
-            known = self._framework[code] = frames.is_framework_file(code.co_filename)
-        return known
+        key = id(code)
+        if key in self._framework:
+            return True
+        if key in self._users:
+            return False
+        framework = frames.is_framework_file(code.co_filename)
+        known = self._framework if framework else self._users
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+            self._lines.clear()
+        known[key] = code
+        return framework
 
     def line(self, frame: FrameType) -> int:
-        """The table's number of the line that `frame` is at."""
-        key = (frame.f_code, frame.f_lasti)
+        """The table's number of the line that `frame`, which is no framework's, is at."""
+        key = (id(frame.f_code), frame.f_lasti)
         number = self._lines.get(key)
         if number is None:
             if len(self._lines) >= _MOST_KNOWN:
@@ -96,8 +104,9 @@ class SiteWriter:
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
-            if not framework.get(frame.f_code, True) or not self.is_framework(frame.f_code):
-                site = self._lines.get((frame.f_code, frame.f_lasti)) or self.line(frame)
+            code = frame.f_code
+            if id(code) not in framework and not self.is_framework(code):
+                site = self._lines.get((id(code), frame.f_lasti)) or self.line(frame)
                 break
             frame = frame.f_back
         self._serial = serial = self._serial + 1
