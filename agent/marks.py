@@ -14,6 +14,7 @@ from harness import events as e
 from harness.agent import flight
 from harness.agent.workers import Worker
 from harness.collectives import Collective
+from harness.sightings import MarkCounter, MarkSample
 from harness.state.marking import Book, Difference, Row, Sample, odd_ranks
 from harness.state.sampling import marks_differ
 from harness.worker.marklog import KINDS, Mark
@@ -71,7 +72,7 @@ class Comparison:
         self._known: dict[tuple[int, int], _Group | None] = {}
         self._sites: dict[int, str] = {}
         self._found: list[e.Event] = []
-        self._samples: list[e.MarkSample] = []
+        self._samples: list[MarkSample] = []
         self._sampled_at = 0.0
         self._strides: dict[tuple[int, int], tuple[int, int, int]] = {}
 
@@ -148,11 +149,12 @@ class Comparison:
         first = min(row.values(), key=lambda sample: sample.ranks)
         common = set(first.counters).intersection(*(s.counters for s in row.values()))
         self._samples.append(
-            e.MarkSample(
+            MarkSample(
                 pg=group.pg, pg_desc=group.pg_desc, size=group.size, ranks=group.local,
                 kind=KINDS[mark.kind], key=mark.key, site=self._sites[mark.key], count=count,
                 seq=seqs.pop(), at_ns=max(sample.at_ns for sample in row.values()),
-                counters=tuple(sorted(common)), name=first.name, value=first.value,
+                counters=tuple(MarkCounter(name=n, drift=d) for n, d in sorted(common)),
+                name=first.name, value=first.value,
             )
         )  # fmt: skip
 

@@ -18,6 +18,8 @@ from harness.sightings import (
     ChildTaken,
     ExceptionInHand,
     Frame,
+    MarkPlace,
+    MarkSample,
     ProcessFacts,
     RankStack,
 )
@@ -323,14 +325,6 @@ class StacksTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkPlace:
-    """Where a rank was at a mark: `seq` collectives of the group behind it."""
-
-    rank: int
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MarksDiffer:
     """Ranks came to the same `count`-th mark of their program with different numbers of
     collectives of a group behind them, and so ever since.
@@ -364,26 +358,6 @@ class MarksDiffer:
     sizes: tuple[tuple[int, ...], ...] = ()
     dtype: str = ""
     left_out: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkSample:
-    """A mark that all ranks of the node in a group of several nodes came to alike. `size` is that
-    of the whole group; `ranks` are the node's. `counters` as in the marks of the ranks."""
-
-    pg: str
-    pg_desc: str
-    size: int
-    ranks: tuple[int, ...]
-    kind: str
-    key: int
-    site: str
-    count: int
-    seq: int
-    at_ns: int
-    counters: tuple[tuple[int, int], ...] = ()
-    name: str = ""
-    value: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,3 +80,39 @@ class RankStack:
     missing: str = ""
     variables: tuple[tuple[str, ...], ...] = ()
     children: tuple[ChildTaken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkPlace:
+    """Where a rank was at a mark: `seq` collectives of the group behind it."""
+
+    rank: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkCounter:
+    """A variable of the program, by a hash of its name, and how far it is from its rhythm."""
+
+    name: int
+    drift: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkSample:
+    """A mark that all ranks of the node in a group of several nodes came to alike. `size` is that
+    of the whole group; `ranks` are the node's. `counters` are those that all of its ranks have."""
+
+    pg: str
+    pg_desc: str
+    size: int
+    ranks: tuple[int, ...]
+    kind: str
+    key: int
+    site: str
+    count: int
+    seq: int
+    at_ns: int
+    counters: tuple[MarkCounter, ...] = ()
+    name: str = ""
+    value: int = 0

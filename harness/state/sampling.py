@@ -2,6 +2,7 @@
 ranks."""
 
 from harness import events as e
+from harness.sightings import MarkPlace
 from harness.state.marking import Book, Difference, Row, Sample, odd_ranks
 from harness.state.words import AttemptState
 
@@ -20,7 +21,7 @@ def take_samples(attempt: AttemptState, event: e.MarksSampled, ref: tuple[str, i
         sample = Sample(
             ranks=one.ranks,
             seq=one.seq,
-            counters=one.counters,
+            counters=tuple((counter.name, counter.drift) for counter in one.counters),
             at_ns=one.at_ns,
             name=one.name,
             value=one.value,
@@ -58,10 +59,10 @@ def marks_differ(
     )
 
 
-def places_of(row: Row) -> tuple[e.MarkPlace, ...]:
+def places_of(row: Row) -> tuple[MarkPlace, ...]:
     """Every rank's place, in the order of the ranks."""
     seqs = {rank: sample.seq for sample in row.values() for rank in sample.ranks}
-    return tuple(e.MarkPlace(rank=rank, seq=seq) for rank, seq in sorted(seqs.items()))
+    return tuple(MarkPlace(rank=rank, seq=seq) for rank, seq in sorted(seqs.items()))
 
 
 def named(row: Row) -> str:

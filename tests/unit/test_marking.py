@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from harness.diagnosis.standing import DETECTORS
-from harness.events import MarkSample, MarksSampled
+from harness.events import MarksSampled
+from harness.sightings import MarkCounter, MarkSample
 from harness.state.marking import BACKWARD, FORWARD, STEP, Book, Difference, Sample, odd_ranks
 from harness.state.sampling import marks_differ, take_samples
 from harness.state.words import AttemptState
@@ -146,7 +147,8 @@ def sampled(step_of: Callable[[int], int], nodes: int = 3) -> Iterable[MarksSamp
             sample = MarkSample(
                 pg="0", pg_desc="default_pg", size=2 * nodes, ranks=(2 * node, 2 * node + 1),
                 kind=BACKWARD, key=1, site="/u/train.py:7:main", count=count,
-                seq=count - (node == 2) * step_of(count), at_ns=count, counters=((5, 0),),
+                seq=count - (node == 2) * step_of(count), at_ns=count,
+                counters=(MarkCounter(name=5, drift=0),),
                 name="step", value=count - 1,
             )  # fmt: skip
             yield MarksSampled(node_rank=node, samples=(sample,))
