@@ -19,7 +19,7 @@ _GIVE_UP = 64
 _MOST = 3
 """Counters of one place; each frame that has one costs a microsecond."""
 _LARGEST = 1 << 62
-_ASKERS = frozenset({"locals", "vars", "eval", "exec", "dir", "globals"})
+_ASKERS = frozenset({"locals", "vars", "eval", "exec"})
 _OPTIMIZED = 0x1
 _COPIES = sys.version_info < (3, 13)
 _LIKELY = ("step", "iter", "batch", "epoch")

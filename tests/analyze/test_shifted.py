@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from harness.collectives import Collective
+from harness.collectives import Collective, GroupCreation
 from harness.diagnosis.waits import judge
 from harness.diagnosis.waits.live import rank_wait
 from harness.diagnosis.waits.record import Group, Waits
@@ -17,6 +17,10 @@ LEFT, RIGHT = "/u/train.py:40:first", "/u/train.py:42:rest"
 def verdicts(lines: Sequence[Sequence[str]], waiting: Sequence[int]) -> list[Verdict]:
     """Ranks that called barriers from `lines`; those in `waiting` stand in their last one."""
     group = Group(name="0", desc="default_pg", ranks=tuple(range(len(lines))))
+    made = GroupCreation(
+        pg="0", pg_desc="default_pg", ranks=tuple(range(len(lines))), member=True, begun_ns=1,
+        ended_ns=2,
+    )  # fmt: skip
     ranks = {}
     for rank, sites in enumerate(lines):
         entries = tuple(
@@ -29,7 +33,7 @@ def verdicts(lines: Sequence[Sequence[str]], waiting: Sequence[int]) -> list[Ver
             for at, site in enumerate(sites)
         )  # fmt: skip
         seen = EvidenceTaken(
-            collection=1, rank=rank, collectives=entries,
+            collection=1, rank=rank, collectives=entries, groups=(made,),
             process=ProcessFacts(state="S", wchan="", cpu_seconds=1.0, rss_bytes=1, threads=4),
             user_frame=Where(file="/u/train.py", line=50, function="wait_for_export"),
         )  # fmt: skip
