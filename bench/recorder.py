@@ -92,6 +92,8 @@ def be_rank(rank: int, port: int, rounds: int, calls: int) -> None:
     recorder.made(dist.group.WORLD, 1, [0, 1])
     alone = dist.new_group([rank], use_local_synchronization=True)
     recorder.made(alone, 2, [rank])
+    pair = dist.new_group([0, 1])  # marks leave out groups with point-to-point operations
+    recorder.made(pair, 3, [0, 1])
     small, large = torch.ones(16), torch.ones(1 << 18)
 
     def ping(tensor: Any) -> Callable[[], object]:
@@ -106,7 +108,7 @@ def be_rank(rank: int, port: int, rounds: int, calls: int) -> None:
             work.wait()
 
     layer = torch.nn.Linear(1024, 1024)
-    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(512, 512))
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(512, 512), process_group=pair)
     rows = torch.ones(64, 1024)
 
     def ddp_step() -> None:
@@ -242,7 +244,7 @@ def hook_alone(recorder: Any) -> dict[str, float]:
 
     bare = timed(call, 20000)
 
-    recorder.made(group, 3, [0])
+    recorder.made(group, 4, [0])
     recorder.watch(types.SimpleNamespace(ProcessGroup=Group, Work=Work))
     return {"bare": bare, "hooked": timed(call, 20000)}
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.worker import grouplog, p2plog
-from harness.worker.sites import METHODS, SiteWriter, noted
+from harness.worker.sites import METHODS, SiteWriter
 
 _MOST_OPEN = 4096
 """Works that nobody waits for are forgotten when there are more."""
@@ -108,10 +108,6 @@ class Recorder:
                     break
         return found
 
-    def number_of(self, pg: Any) -> int:
-        """Number in the group log; 0 for a group that is not there."""
-        return self._known.get(id(pg), (0, ()))[0]
-
     # --- operations ----------------------------------------------------------------------------
 
     def watch_calls(self, module: Any, sites: SiteWriter) -> None:
@@ -120,8 +116,9 @@ class Recorder:
         for name in METHODS:
             if hasattr(group_class, name):
                 original = getattr(group_class, name)
-                hooked = noted(original, sites, self.number_of, lambda: self.active)
-                setattr(group_class, name, hooked)
+                setattr(
+                    group_class, name, sites.noted(original, self._known, lambda: not self.active)
+                )
 
     def watch(self, module: Any) -> None:
         """Hook ProcessGroup and Work of `module` (torch's binding). Once a process."""

@@ -5,10 +5,11 @@ interpreter. A call is noted with its begin and end, so that a reader can tell w
 flight record were made by it: one, or several for collectives of objects.
 """
 
+import itertools
 import mmap
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import time_ns
 from types import CodeType, FrameType
@@ -25,6 +26,7 @@ REGION_BYTES = TABLE_BYTES + CALLS * CALL_BYTES
 # serial, begun_ns, ended_ns (0: not yet), group's number in the group log, line's number in the
 # table, serial again (its low half)
 _CALL = struct.Struct("=QqqHHI")
+_END = struct.Struct("=q")
 _ENDED_AT = 16
 _LOW = 0xFFFFFFFF
 _MOST_FRAMES = 24
@@ -56,7 +58,7 @@ class SiteWriter:
         self._lines: dict[tuple[int, int], int] = {}
         self._users: dict[int, CodeType] = {}
         self._framework: dict[int, CodeType] = {}
-        self._serial = 0
+        self._count = itertools.count(1)
 
     def text(self, text: str) -> int:
         """The number of `text` in the table, from 1; 0 when the table is full."""
@@ -98,25 +100,56 @@ class SiteWriter:
             self._lines[key] = number
         return number
 
-    def begin(self, group: int, frame: FrameType | None) -> int:
-        """A collective is called below `frame`; returns where `end` must write."""
-        framework, site = self._framework, 0
+    def noted(
+        self,
+        original: Callable[..., Any],
+        known: Mapping[int, tuple[int, tuple[int, ...]]],
+        silent: Callable[[], bool],
+    ) -> Callable[..., Any]:
+        """`original`, a method of ProcessGroup, with each call noted. `known` has the number in the
+        group log by the group's id.
+
+        All is done in one function: after a blocking call the caches are cold, and each Python
+        function costs ten times what it does in a loop.
+        """
+        memory, first, here = self._memory, self._start + TABLE_BYTES, sys._getframe
+        framework, lines, line_of = self._framework, self._lines, self._site_of
+        pack_call, pack_end, now, nobody = _CALL.pack_into, _END.pack_into, time_ns, (0, ())
+        count = self._count
+
+        def collective(pg: Any, *args: Any, **kwargs: Any) -> Any:
+            if silent():
+                return original(pg, *args, **kwargs)
+            try:
+                frame: Any = here(1)
+                while id(frame.f_code) in framework:
+                    frame = frame.f_back
+                site = lines.get((id(frame.f_code), frame.f_lasti)) or line_of(frame)
+                number = known.get(id(pg), nobody)[0] & 0xFFFF
+                serial = next(count)
+                at = first + serial % CALLS * CALL_BYTES
+                pack_call(memory, at, serial, now(), 0, number, site, serial & _LOW)
+            except Exception:  # nothing of ours may keep the call from being made
+                return original(pg, *args, **kwargs)
+            try:
+                return original(pg, *args, **kwargs)
+            finally:
+                pack_end(memory, at + _ENDED_AT, now())
+
+        collective.__name__ = getattr(original, "__name__", "collective")
+        collective.__doc__ = getattr(original, "__doc__", None)
+        collective.__wrapped__ = original  # type: ignore[attr-defined]
+        return collective
+
+    def _site_of(self, frame: FrameType | None) -> int:
+        """The line of the first frame from `frame` outwards that is no framework's; 0 for none."""
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
-            code = frame.f_code
-            if id(code) not in framework and not self.is_framework(code):
-                site = self._lines.get((id(code), frame.f_lasti)) or self.line(frame)
-                break
+            if not self.is_framework(frame.f_code):
+                return self.line(frame)
             frame = frame.f_back
-        self._serial = serial = self._serial + 1
-        at = self._start + TABLE_BYTES + serial % CALLS * CALL_BYTES
-        _CALL.pack_into(self._memory, at, serial, time_ns(), 0, group & 0xFFFF, site, serial & _LOW)
-        return at + _ENDED_AT
-
-    def end(self, at: int) -> None:
-        """The call has returned or raised."""
-        struct.pack_into("=q", self._memory, at, time_ns())
+        return 0
 
 
 class SiteReader:
@@ -154,31 +187,3 @@ METHODS = (
     "all_to_all_single", "reduce_scatter_single", "reduce_scatter_single_coalesced",
 )  # fmt: skip
 """Methods of ProcessGroup that are collectives; a torch may have some of them only."""
-
-
-def noted(
-    original: Callable[..., Any],
-    sites: SiteWriter,
-    number_of: Callable[[Any], int],
-    active: Callable[[], bool],
-) -> Callable[..., Any]:
-    """`original`, a method of ProcessGroup, with each call noted. `number_of` gives a group's
-    number in the group log, 0 for one that is not there."""
-    begin, end, here = sites.begin, sites.end, sys._getframe
-
-    def collective(pg: Any, *args: Any, **kwargs: Any) -> Any:
-        if not active():
-            return original(pg, *args, **kwargs)
-        try:
-            at = begin(number_of(pg), here(1))
-        except Exception:  # nothing of ours may keep the call from being made
-            return original(pg, *args, **kwargs)
-        try:
-            return original(pg, *args, **kwargs)
-        finally:
-            end(at)
-
-    collective.__name__ = getattr(original, "__name__", "collective")
-    collective.__doc__ = getattr(original, "__doc__", None)
-    collective.__wrapped__ = original  # type: ignore[attr-defined]
-    return collective
