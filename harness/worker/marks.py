@@ -75,11 +75,14 @@ class Marker:
     def _users(self, frame: FrameType | None) -> list[FrameType]:
         """The frames outside torch and Python, innermost first."""
         found: list[FrameType] = []
-        is_framework = self._sites.is_framework
+        framework, users = self._sites.framework, self._sites.users
         for _ in range(_MOST_FRAMES):
             if frame is None or len(found) == _CHAIN:
                 break
-            if not is_framework(frame.f_code):
+            code = frame.f_code
+            if id(code) not in framework and (
+                id(code) in users or not self._sites.is_framework(code)
+            ):
                 found.append(frame)
             frame = frame.f_back
         return found

@@ -102,10 +102,14 @@ class Recorder:
             if not number or len(ranks) < 2 or number in passing:
                 continue
             group = reference()
-            if group is not None:
-                found += (number, _sequence_number(group) & 0xFFFFFFFF)
-                if len(found) >= 2 * most:
-                    break
+            if group is None:
+                continue
+            try:
+                found += (number, group._get_sequence_number_for_group() & 0xFFFFFFFF)
+            except RuntimeError:  # a backend without the counter
+                continue
+            if len(found) >= 2 * most:
+                break
         return found
 
     # --- operations ----------------------------------------------------------------------------

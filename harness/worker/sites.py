@@ -56,8 +56,9 @@ class SiteWriter:
         self._texts: dict[str, int] = {}
         # By id, kept alive: to hash a code object is to hash all that is in it.
         self._lines: dict[tuple[int, int], int] = {}
-        self._users: dict[int, CodeType] = {}
-        self._framework: dict[int, CodeType] = {}
+        self.users: dict[int, CodeType] = {}
+        self.framework: dict[int, CodeType] = {}
+        """Code of torch, Python and ours, as far as seen; `users` is the other."""
         self._count = itertools.count(1)
 
     def text(self, text: str) -> int:
@@ -76,12 +77,12 @@ class SiteWriter:
     def is_framework(self, code: CodeType) -> bool:
         """Whether `code` is torch's, Python's or ours."""
         key = id(code)
-        if key in self._framework:
+        if key in self.framework:
             return True
-        if key in self._users:
+        if key in self.users:
             return False
         framework = frames.is_framework_file(code.co_filename)
-        known = self._framework if framework else self._users
+        known = self.framework if framework else self.users
         if len(known) >= _MOST_KNOWN:
             known.clear()
             self._lines.clear()
@@ -113,7 +114,7 @@ class SiteWriter:
         function costs ten times what it does in a loop.
         """
         memory, first, here = self._memory, self._start + TABLE_BYTES, sys._getframe
-        framework, lines, line_of = self._framework, self._lines, self._site_of
+        framework, lines, line_of = self.framework, self._lines, self._site_of
         pack_call, pack_end, now, nobody = _CALL.pack_into, _END.pack_into, time_ns, (0, ())
         count = self._count
 
