@@ -15,7 +15,17 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.agent import evidence, faults, marks, processes, showing, snapshots, vitals, workers
+from harness.agent import (
+    evidence,
+    faults,
+    marks,
+    processes,
+    showing,
+    snapshots,
+    torn,
+    vitals,
+    workers,
+)
 from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
@@ -30,6 +40,8 @@ from harness.errors import ExitCode, HarnessError, NodeFailure, PlatformError
 from harness.sightings import ExceptionInHand
 
 _SIGN_OF_LIFE_SECONDS = 1.0
+_MOST_WRITTEN = 4
+"""Files of a dead rank that are looked at."""
 _EVIDENCE_SHARE = 0.8
 """Of the controller's budget; the rest is for the way there."""
 _FACTS: dict[str, Any] = {
@@ -40,6 +52,7 @@ _FACTS: dict[str, Any] = {
         e.MeshDeclared,
         e.GroupCreated,
         e.CheckpointSaved,
+        e.CheckpointFile,
         e.CheckpointLoaded,
         e.FactsLost,
     )
@@ -164,6 +177,8 @@ class Agent:
             case o.StopWorkers():
                 self._stop_asked.set()
                 self._in_background(self._stop_workers(order))
+            case o.SetAside():
+                self._report(torn.carry_out(order, self._node_rank, self._console.notice))
             case o.InjectFault():
                 self._inject(order)
             case o.Notify():
@@ -403,6 +418,8 @@ class Agent:
         if isinstance(event, e.WorkerRaised):
             # What it holds at this moment may be why.
             self._readings.vitals(self._node_rank, [worker])
+        if isinstance(event, e.CheckpointFile) and event.what == "opened":
+            worker.written = [*worker.written, event.path][-_MOST_WRITTEN:]
         self._link.report(worker.attempt, event)
 
     def _on_exit(self, worker: Worker, ending: Ending) -> None:
@@ -421,6 +438,7 @@ class Agent:
                 max_rss_bytes=ending.max_rss_bytes,
                 oom=vitals.oom_sentence(self._oom_before, worker.pid) if killed else None,
                 error_file=worker.error_file(),
+                torn=torn.among(worker.written),
             ),
         )
         self._console.finish(worker.rank, worker.files.log)

@@ -8,24 +8,16 @@ default, so that old journals stay readable.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.collectives import Collective, GroupCreation, PointToPoint
 from harness.faults import Fault
 from harness.incidents import Incident, Outcome, Where
+from harness.observations import EvidenceComplete as EvidenceComplete
+from harness.observations import EvidenceTaken as EvidenceTaken
+from harness.observations import MarksDiffer as MarksDiffer
+from harness.observations import MarksSampled as MarksSampled
+from harness.observations import StacksTaken as StacksTaken
 from harness.orders import Command, Order
 from harness.policy import Policy
-from harness.sightings import (
-    Activity,
-    ChildTaken,
-    ExceptionInHand,
-    Frame,
-    MarkPlace,
-    MarkSample,
-    ProcessFacts,
-    Pulse,
-    RankArrivals,
-    RankStack,
-    Vitals,
-)
+from harness.sightings import Pulse, RankArrivals, Vitals
 from harness.topology import NodeRanks
 
 # --- the run and its processes -----------------------------------------------------------------
@@ -180,6 +172,8 @@ class WorkerExited:
     max_rss_bytes: int = 0
     oom: str | None = None
     error_file: str | None = None
+    torn: tuple[str, ...] = ()
+    """Checkpoint files that it had begun to write and that are not whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +210,36 @@ class CheckpointSaved:
     step: int
     path: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFile:
+    """What a script does with a checkpoint file of its own, without a word to Harness.
+
+    `what`: opened (for writing), saved, save_failed, loaded, load_failed. `step` is what the
+    checkpoint itself says; `bytes` the size of the file then.
+    """
+
+    rank: int
+    what: str
+    path: str
+    step: int | None = None
+    bytes: int = 0
+    seconds: float = 0.0
+    error: str = ""
+    older: str = ""
+    """Of a file that was read, or could not be: the one of the same name with the next smaller
+    number, if there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesSetAside:
+    """Checkpoint files that cannot be loaded have been given other names, `moved` as (from, to)."""
+
+    node_rank: int
+    attempt: int
+    moved: tuple[tuple[str, str], ...]
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,113 +287,6 @@ class VitalsRead:
     node_rank: int
     vitals: tuple[Vitals, ...]
     memory_available_bytes: int
-
-
-# --- evidence ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceTaken:
-    """What could be seen of one rank. `missing` says in words what could not, and why.
-
-    `frames` is the main thread's stack, innermost first; `frames_by` names the tool that took it.
-    `files` are the raw dumps, relative to the run directory.
-    """
-
-    collection: int
-    rank: int
-    process: ProcessFacts | None
-    frames: tuple[Frame, ...] = ()
-    frames_by: str = ""
-    user_frame: Where | None = None
-    collectives: tuple[Collective, ...] = ()
-    """The last entries of the flight record, oldest first."""
-    last_lines: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    p2p: tuple[PointToPoint, ...] = ()
-    """The newest point-to-point operations and all open ones, oldest first."""
-    groups: tuple[GroupCreation, ...] = ()
-    """The rank's own process groups, and those it is still creating, oldest first."""
-    children: tuple[ChildTaken, ...] = ()
-    """Its Python children: data loaders and the like."""
-    record_age: float | None = None
-    """Of a rank that died without a word: seconds between `collectives` and its end."""
-    pulse: Pulse | None = None
-    """Its pulse page at the first look."""
-    advanced: bool | None = None
-    """Whether any counter of its progress moved between two looks `looked_apart` seconds apart;
-    None when there was no second one."""
-    cpu_delta: float | None = None
-    """CPU seconds that the process used between the two looks."""
-    looked_apart: float = 0.0
-    activity: Activity | None = None
-    """What the rank did between the two looks besides communicating."""
-    handling: ExceptionInHand | None = None
-    """The exception that its main thread was handling."""
-    branches: tuple[str, ...] = ()
-    """`file:line: source` of conditions on the rank that its main thread stands below."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceComplete:
-    collection: int
-    node_rank: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StacksTaken:
-    """The stacks of a node's ranks, because somebody asked."""
-
-    request: str
-    node_rank: int
-    stacks: tuple[RankStack, ...]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarksDiffer:
-    """Ranks came to the same `count`-th mark of their program with different numbers of
-    collectives of a group behind them, and so ever since.
-
-    `kind`: step (of an optimizer), backward (pass) or forward (of a wrapped model in training),
-    all from the call chain that begins at `site`. `agreed` counts before it were alike. `name` and
-    `value` are a variable of the program at that mark, alike on all of `places`; empty when the
-    program has none. `odd` are the ranks that left the common order, all of them where that cannot
-    be told (`tied`). `op` is what the group carries there, where that is known, and `left_out` the
-    line that the odd ranks did not come through, or came through alone.
-    """
-
-    node_rank: int
-    pg: str
-    pg_desc: str
-    kind: str
-    site: str
-    count: int
-    places: tuple[MarkPlace, ...]
-    odd: tuple[int, ...]
-    tied: bool
-    agreed: int
-    count_before: int
-    """The last count at which all were alike; of several nodes not all counts are compared."""
-    seen_ns: int
-    name: str = ""
-    value: int = 0
-    value_before: int = 0
-    """What it was at `count_before`."""
-    op: str = ""
-    sizes: tuple[tuple[int, ...], ...] = ()
-    dtype: str = ""
-    left_out: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarksSampled:
-    """Marks at counts that all nodes tell, about one a second."""
-
-    node_rank: int
-    samples: tuple[MarkSample, ...]
 
 
 # --- decisions ---------------------------------------------------------------------------------
@@ -451,6 +368,8 @@ Event = (
     | GroupCreated
     | CheckpointSaved
     | CheckpointLoaded
+    | CheckpointFile
+    | FilesSetAside
     | FactsLost
     | PulsesRead
     | ArrivalsRead

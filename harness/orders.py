@@ -83,6 +83,16 @@ class StopWorkers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """Give checkpoint files other names, so that a script that takes the newest one takes the one
+    before; answered by FilesSetAside. No file is deleted."""
+
+    attempt: int
+    paths: tuple[str, ...]
+    suffix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InjectFault:
     """Do `fault` to a local rank; answered by FaultInjected when the harm is done."""
 
@@ -114,6 +124,7 @@ Order = (
     | CollectEvidence
     | TakeStacks
     | StopWorkers
+    | SetAside
     | InjectFault
     | Notify
     | Shutdown

@@ -140,6 +140,8 @@ def _cost(state: RunState, incident: Incident) -> str:
         return f"from the checkpoint of step {mark.step}: {_steps(reached - mark.step)} done again"
     if state.checkpoints or (attempt is not None and goodput.tells_progress(attempt)):
         return f"from the beginning: no checkpoint is whole, {_steps(reached)} done again"
+    if incident.action == "rollback":
+        return "to the checkpoint before, which the script then finds as its newest"
     return "from what the script itself loads: it reports no checkpoints to Harness"
 
 
@@ -202,6 +204,10 @@ _WHAT = {
     "unsynchronised_pauses": "pause at different times",
     "resource_leak_fd": "leaks open files",
     "resource_leak_memory": "leaks memory",
+    "checkpoint_corrupt": "cannot read its checkpoint",
+    "checkpoint_save_failed": "could not save a checkpoint",
+    "checkpoint_step_mismatch": "went on from different steps",
+    "nonfinite": "met a number that is not finite",
 }
 
 

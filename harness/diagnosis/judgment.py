@@ -7,6 +7,7 @@ who left others behind; a victim's cry accuses nobody.
 from collections.abc import Sequence
 
 from harness.diagnosis import (
+    checkpoint_files,
     exception,
     exited_early,
     hidden,
@@ -40,11 +41,13 @@ def diagnose(state: RunState, now_ns: int) -> list[Finding]:
     if scene is None:
         return []
     special_findings, unexplained = special.find(scene.attempt, scene.endings.values())
+    corrupt, unexplained = checkpoint_files.find_corrupt(scene.attempt, unexplained)
     torn_down, unexplained = teardown.find(scene, unexplained)
     return [
         *mismatch.find(scene),
         *node_lost.find(scene),
         *special_findings,
+        *corrupt,
         *torn_down,
         *killed.find(scene, unexplained),
         *exception.find(scene, unexplained),

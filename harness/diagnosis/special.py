@@ -3,7 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from harness.diagnosis import dataloader_worker, device_fault, leaks, out_of_memory, port_in_use
+from harness.diagnosis import (
+    dataloader_worker,
+    device_fault,
+    leaks,
+    nonfinite,
+    out_of_memory,
+    port_in_use,
+)
 from harness.diagnosis.endings import Ending
 from harness.diagnosis.signature import Signature, place_text
 from harness.incidents import Finding
@@ -16,6 +23,7 @@ EXPLAINERS: Mapping[str, Callable[[Ending], str | None]] = {
     "device_fault": device_fault.explains,
     "port_in_use": port_in_use.explains,
     "resource_leak_fd": leaks.explains,
+    "nonfinite": nonfinite.explains,
 }
 """By verdict; the first that has an answer has it. A data loader's worker may itself have been
 killed for memory, and its rank then says both."""

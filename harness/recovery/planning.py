@@ -27,7 +27,7 @@ from harness.recovery.launching import (
     start_workers,
     stored_by_ns,
 )
-from harness.recovery.remedy import incident_of
+from harness.recovery.remedy import ASIDE_SUFFIX, aside, incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.watching import watch, watch_by_ns
 from harness.state import AttemptState, Collection, RunState
@@ -224,6 +224,9 @@ def _wind_down(
         reason = f"{incident.verdict.cause}; not restarted: {incident.action_reason}"
         outcome = "succeeded" if incident.exit_code == ExitCode.OK else "failed"
         return end(state, outcome, incident.exit_code, reason)
+    moves = _set_aside(state, attempt, incident)
+    if moves is not None:
+        return moves
     lost = sorted(attempt.lost_nodes)
     if lost:
         return fail(
@@ -234,6 +237,31 @@ def _wind_down(
             "see whether the machine is alive, then run again",
         )
     return [host_store(state, state.run)]
+
+
+def _set_aside(state: RunState, attempt: AttemptState, incident: Incident) -> list[Decision] | None:
+    """Orders for bad checkpoint files, nothing while they are carried out, None when done."""
+    bad = aside(state, incident.verdict) if incident.action == "rollback" else {}
+    for rank in attempt.ranks.values():  # whoever was stopped amid a save, too
+        torn = rank.exited.torn if rank.exited is not None else ()
+        bad |= dict.fromkeys(torn, rank.node_rank)
+    paths: dict[int, list[str]] = {}
+    for path, node in bad.items():
+        if node in _reachable(attempt):
+            paths.setdefault(node, []).append(path)
+    untold = paths.keys() - attempt.aside_ordered
+    if untold:
+        return [
+            e.OrderGiven(
+                node_rank=node,
+                order=o.SetAside(
+                    attempt=attempt.index, paths=tuple(paths[node]), suffix=ASIDE_SUFFIX
+                ),
+            )
+            for node in sorted(untold)
+        ]
+    waiting = attempt.aside_ordered & _reachable(attempt) - attempt.set_aside.keys()
+    return [] if waiting else None
 
 
 def _stop_workers(

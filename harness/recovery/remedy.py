@@ -3,6 +3,7 @@
 Restart when it may help, stop when it would only fail again.
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -36,6 +37,11 @@ OUTSIDE_SIGNALS = frozenset({"SIGINT", "SIGKILL", "SIGTERM", "SIGHUP", "SIGUSR1"
 """Signals that somebody sends; a program does not come to them by itself."""
 
 
+ASIDE_SUFFIX = ".set-aside"
+_SOON_OPERATIONS = 200
+"""Collectives from a load on in which a bad checkpoint shows itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
     """`exit_code` is that of the run when `action` is stop."""
@@ -63,9 +69,10 @@ def choose(state: RunState, verdict: Verdict, now_ns: int) -> Remedy:
     if state.run is None:
         raise ValueError("a verdict without a run")
     return (
-        _by_kind(verdict)
+        _by_kind(state, verdict)
         or _by_history(state, verdict, state.run.policy)
         or _by_budget(state, verdict, state.run.policy, now_ns)
+        or _rollback(state, verdict)
         or _restart(state, verdict)
     )
 
@@ -78,7 +85,7 @@ def _report(reason: str) -> Remedy:
     return Remedy(action="report", reason=reason)
 
 
-def _by_kind(verdict: Verdict) -> Remedy | None:
+def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
     """Kinds of failure that a restart cannot cure."""
     match verdict.verdict, verdict.family:
         case _, "desync":
@@ -106,6 +113,12 @@ def _by_kind(verdict: Verdict) -> Remedy | None:
             return _report("the run goes on, only slower than it could")
         case _, "leak" if Signature.parse(verdict.signature).what == GROWING:
             return _report("there is time left; nothing is lost by going on until it runs out")
+        case "checkpoint_save_failed", _:
+            return _report("training goes on; it would lose what no checkpoint holds")
+        case "checkpoint_step_mismatch", _:
+            return _stop("the ranks would train on from different steps; remove what is not whole")
+        case "checkpoint_corrupt", _:
+            return _unless_older(state, verdict)
         case "node_lost", _:
             return _stop("the ranks of the lost node have no place to run", ExitCode.NODE_LOST)
         case "port_in_use", _:
@@ -204,6 +217,51 @@ def _own_code(verdict: Verdict, otherwise: ExitCode = ExitCode.SCRIPT_FAILED) ->
     if verdict.family == "stuck":
         return ExitCode.HANG
     return ExitCode.OUT_OF_MEMORY if verdict.verdict == "out_of_memory" else otherwise
+
+
+def _unless_older(state: RunState, verdict: Verdict) -> Remedy | None:
+    """To stop, when the script has no older checkpoint to fall back on."""
+    if aside(state, verdict):
+        return None
+    return _stop("there is no older checkpoint of that name; the same file would fail again")
+
+
+def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
+    """To a checkpoint before one that is bad, by giving that one another name."""
+    paths = aside(state, verdict)
+    if not paths:
+        return None
+    names = ", ".join(sorted({os.path.basename(path) for path in paths}))
+    why = {
+        "checkpoint_corrupt": "cannot be read",
+        "nonfinite": "was loaded shortly before; its numbers are the first suspects",
+    }.get(verdict.verdict, "was being written and is not whole")
+    return Remedy(
+        action="rollback",
+        reason=f"{names} {why}; it gets the suffix {ASIDE_SUFFIX} and the one before it counts",
+    )
+
+
+def aside(state: RunState, verdict: Verdict) -> dict[str, int]:
+    """Checkpoint files of the script that the next attempt must not take, by the node to tell."""
+    attempt = state.attempt
+    if attempt is None:
+        return {}
+    found: dict[str, int] = {}
+    for number in verdict.first_failing:
+        rank = attempt.ranks.get(number)
+        if rank is None:
+            continue
+        paths = list(rank.exited.torn) if rank.exited is not None else []
+        if verdict.verdict == "checkpoint_corrupt":
+            done = reversed(attempt.files.get(number, []))
+            paths += [f.path for f in done if f.what == "load_failed" and f.older][:1]
+        if verdict.verdict == "nonfinite" and number in attempt.loaded:
+            file, begun = attempt.loaded[number]
+            if file.older and rank.collectives - begun <= _SOON_OPERATIONS:
+                paths.append(file.path)
+        found.update(dict.fromkeys(paths, rank.node_rank))
+    return found
 
 
 def _restart(state: RunState, verdict: Verdict) -> Remedy:

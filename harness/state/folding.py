@@ -27,6 +27,7 @@ from harness.state.words import (
 )
 
 _SURVEY_NS = 200_000_000
+_MOST_FILES = 8
 
 
 def fold(state: RunState, record: e.Record) -> RunState:
@@ -114,6 +115,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.GroupCreated()
             | e.CheckpointSaved()
             | e.CheckpointLoaded()
+            | e.CheckpointFile()
+            | e.FilesSetAside()
             | e.FactsLost()
             | e.PulsesRead()
             | e.ArrivalsRead()
@@ -167,6 +170,12 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
                 attempt.resumed_step = event.step
+        case e.CheckpointFile():
+            _checkpoint_file(state, stamp, event)
+        case e.FilesSetAside():
+            attempt = _attempt(state, event.attempt)
+            if attempt is not None:
+                attempt.set_aside[event.node_rank] = event
         case e.EvidenceTaken():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -324,6 +333,19 @@ def _checkpoint_saved(state: RunState, event: e.CheckpointSaved) -> None:
     )
 
 
+def _checkpoint_file(state: RunState, stamp: e.Stamp, event: e.CheckpointFile) -> None:
+    attempt = _attempt(state, stamp.attempt)
+    rank = _rank(state, stamp.attempt, event.rank)
+    if attempt is None or rank is None:
+        return
+    done = attempt.files.setdefault(event.rank, [])
+    done.append(event)
+    del done[:-_MOST_FILES]
+    rank.refs[event.what] = (stamp.source, stamp.seq)
+    if event.what == "loaded" and event.rank not in attempt.loaded:
+        attempt.loaded[event.rank] = (event, rank.collectives)
+
+
 def _workers_stopped(state: RunState, stamp: e.Stamp, event: e.WorkersStopped) -> None:
     attempt = _attempt(state, event.attempt)
     if attempt is None:
@@ -351,6 +373,10 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
                 attempt.stop_ordered.add(event.node_rank)
                 attempt.stop_ordered_ns = attempt.stop_ordered_ns or stamp.wall_ns
             _enter(state, stamp, "stopping")
+        case o.SetAside(attempt=index):
+            attempt = _attempt(state, index)
+            if attempt is not None:
+                attempt.aside_ordered.add(event.node_rank)
         case o.InjectFault():
             state.injects_ordered += 1
         case o.TakeStacks(request=name):

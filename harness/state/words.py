@@ -128,6 +128,14 @@ class AttemptState:
 
     arrivals: Arrivals = field(default_factory=Arrivals)
     growth: Growth = field(default_factory=Growth)
+    files: dict[int, list[e.CheckpointFile]] = field(default_factory=dict)
+    """By rank: the newest things it did with checkpoint files of its own, oldest first."""
+    loaded: dict[int, tuple[e.CheckpointFile, int]] = field(default_factory=dict)
+    """By rank: the checkpoint that it went on from, and the operations it had begun by then."""
+    set_aside: dict[int, e.FilesSetAside] = field(default_factory=dict)
+    """By node: files that were given other names after this attempt."""
+    aside_ordered: set[int] = field(default_factory=set)
+    """Nodes that were told to do so."""
     books: dict[tuple[str, str, int], Book] = field(default_factory=dict)
     """Marks of groups that span nodes, by name, role and size of the group."""
     marks_differ: list[tuple[e.MarksDiffer, tuple[str, int]]] = field(default_factory=list)

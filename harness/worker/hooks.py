@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from harness.worker import marks, recorder, rendezvous, teardown
+from harness.worker import files, marks, recorder, rendezvous, teardown
 from harness.worker.guest import Guest, current
 
 
@@ -33,11 +33,13 @@ def install(guest: Guest) -> None:
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed.device_mesh": watch_meshes,
         "torch.distributed.rendezvous": rendezvous.separate_groups,
+        "torch.serialization": files.watch_serialization,
         "torch.distributed": lambda module: _distributed_arrived(guest, module),
     }
     for name in list(hooks):
         if name in sys.modules:
             _quietly(hooks.pop(name), sys.modules[name])
+    files.watch_opened()
     if hooks:
         sys.meta_path.insert(0, _Arrivals(hooks))
 

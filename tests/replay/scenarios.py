@@ -244,7 +244,7 @@ def same_step_twice() -> World:
         world.step(11)
         world.step(12)
         for rank in range(2):
-            world.raises(rank, "RuntimeError", f"loss is nan on rank {rank} at step 12")
+            world.raises(rank, "RuntimeError", f"loss is wrong on rank {rank} at step 12")
         world.judged()
         world.obey()
     return world
