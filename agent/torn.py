@@ -32,7 +32,7 @@ def is_torn(path: str) -> bool:
 
 def carry_out(order: SetAside, node_rank: int, say: Callable[[str], None]) -> FilesSetAside:
     """Rename the files of `order`, aloud. None is deleted, none is written over."""
-    moved: list[tuple[str, str]] = []
+    moved: list[str] = []
     failed: list[str] = []
     for path in order.paths:
         target = _free_name(path + order.suffix)
@@ -42,7 +42,7 @@ def carry_out(order: SetAside, node_rank: int, say: Callable[[str], None]) -> Fi
             failed.append(f"{path}: {error.strerror}")
             say(f"harness: a bad checkpoint stays where it is: {failed[-1]}")
             continue
-        moved.append((path, target))
+        moved.append(target)
         say(f"harness: {path} is set aside as {os.path.basename(target)}")
     return FilesSetAside(
         node_rank=node_rank, attempt=order.attempt, moved=tuple(moved), failed=tuple(failed)

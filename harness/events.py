@@ -234,11 +234,11 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesSetAside:
-    """Checkpoint files that cannot be loaded have been given other names, `moved` as (from, to)."""
+    """Checkpoint files that must not be loaded have been given other names, which `moved` holds."""
 
     node_rank: int
     attempt: int
-    moved: tuple[tuple[str, str], ...]
+    moved: tuple[str, ...]
     failed: tuple[str, ...] = ()
 
 

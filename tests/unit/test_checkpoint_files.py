@@ -31,7 +31,7 @@ def obey_all(world: World) -> None:
         node, order = world.pending.pop(0)
         world.do(node, order)
         if isinstance(order, o.SetAside):
-            moved = tuple((path, path + order.suffix) for path in order.paths)
+            moved = tuple(path + order.suffix for path in order.paths)
             world.say(e.FilesSetAside(node_rank=node, attempt=order.attempt, moved=moved), node)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from harness.diagnosis.standing import DETECTORS
+from harness.diagnosis import marks
 from harness.events import MarksSampled
 from harness.sightings import MarkCounter, MarkSample
 from harness.state.marking import BACKWARD, FORWARD, STEP, Book, Difference, Sample, odd_ranks
@@ -178,7 +178,7 @@ def test_the_words() -> None:
     assert found is not None
     state = attempt()
     state.marks_differ.append((marks_differ(found, "0", "default_pg", "", 0), ("agent:0", 3)))
-    (finding,) = DETECTORS[0](state)
+    (finding,) = marks.find(state)
     assert (finding.verdict, finding.ranks) == ("collective_mismatch", (2,))
     assert finding.victims == (0, 1, 3)
     assert finding.cause == (

@@ -3,6 +3,7 @@
 from harness import events as e
 from harness import orders as o
 from harness import recovery
+from harness.sightings import RankStack
 from tests.replay.world import World
 
 
@@ -22,7 +23,7 @@ def given(world: World, kind: type) -> list[tuple[int, o.Order]]:
 
 
 def answer(world: World, node: int, *ranks: int) -> None:
-    taken = tuple(e.RankStack(rank=rank, pid=rank, state="S", missing="dark") for rank in ranks)
+    taken = tuple(RankStack(rank=rank, pid=rank, state="S", missing="dark") for rank in ranks)
     event = e.StacksTaken(request="r1", node_rank=node, stacks=taken, seconds=0.1)
     world.say(event, node)
 
