@@ -1,7 +1,6 @@
 # A helper process of the rank keeps the lock of the cache it should have given back.
 import fcntl
 import os
-import pathlib
 import signal
 import time
 
@@ -13,11 +12,11 @@ rank = dist.get_rank()
 for step in range(30):
     dist.all_reduce(torch.ones(8))
     if rank == 1 and step == 6:
-        held = pathlib.Path("cache.lock").open("w")
+        held = os.open("cache.lock", os.O_CREAT | os.O_RDWR)
         fcntl.flock(held, fcntl.LOCK_EX)
         if os.fork() == 0:
             signal.pause()
-        held.close()
+        os.close(held)
         with open("cache.lock", "w") as cache:
             fcntl.flock(cache, fcntl.LOCK_EX)
     time.sleep(0.06)
