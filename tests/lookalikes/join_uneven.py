@@ -1,4 +1,4 @@
-# Uneven numbers of batches under DDP's join: the early rank answers for itself until the others end.
+# Uneven numbers of batches under DDP's join: the early rank answers until the others end.
 import time
 
 import torch

@@ -1,4 +1,4 @@
-# A search that never converges for the numbers of one rank.
+# A loop that ends for every positive number meets a zero on one rank.
 import time
 
 import torch
@@ -8,20 +8,17 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 
 
-def bisect(target):
-    low, high = 0.0, 1.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        if middle * middle < target:
-            low = middle
-        elif target <= 1:
-            high = middle
-    return low
+def halvings(number):
+    count = 0
+    while number != 1:
+        number = number // 2 if number % 2 == 0 else 3 * number + 1
+        count += 1
+    return count
 
 
 for step in range(30):
-    value = bisect(4.0 if rank == 1 and step == 9 else 0.25)
-    dist.all_reduce(torch.tensor([value]))
+    count = halvings(0 if rank == 1 and step == 9 else step + 1)
+    dist.all_reduce(torch.tensor([count]))
     time.sleep(0.06)
     print(f"rank {rank} step {step}", flush=True)
 dist.destroy_process_group()
