@@ -14,6 +14,7 @@ import fnmatch
 import os
 import statistics
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -78,7 +79,7 @@ def how(kind: str, ranks: int) -> running.Launch:
     )
 
 
-def onset_to_verdict(kinds: list[str], ranks: int, times: int) -> bool:
+def onset_to_verdict(kinds: Iterable[str], ranks: int, times: int) -> bool:
     """Print the table; whether every verdict was right."""
     print("| kind | right | onset to verdict, median s | worst s | said |")
     print("|---|---|---|---|---|", flush=True)
@@ -96,11 +97,11 @@ def onset_to_verdict(kinds: list[str], ranks: int, times: int) -> bool:
     return all_right
 
 
-def spread(seconds: list[float]) -> str:
+def spread(seconds: Sequence[float]) -> str:
     return f"{statistics.median(seconds):.2f} | {max(seconds):.2f}" if seconds else "- | -"
 
 
-def evidence(kinds: list[str], ranks: int, times: int) -> None:
+def evidence(kinds: Iterable[str], ranks: int, times: int) -> None:
     print("| kind | ranks | looks | evidence, median s | worst s | onset to verdict, s |")
     print("|---|---|---|---|---|---|", flush=True)
     for kind in kinds:

@@ -85,9 +85,7 @@ def go_wrong(kind: str, rank: int, world: int) -> None:
         note()
     if kind in OUTSIDE and culprit:
         OUTSIDE[kind]()
-    elif kind == "extra" and culprit:
-        metrics(world)
-    elif kind == "skipped" and not culprit:
+    elif kind in ("extra", "skipped") and culprit == (kind == "extra"):
         metrics(world)
     elif kind == "other":
         dist.reduce(torch.ones(8), 0) if culprit else dist.all_reduce(torch.ones(8))
