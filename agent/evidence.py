@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.agent import flight, processes, spyreport, stacks
+from harness.agent import activity, branches, flight, processes, spyreport, stacks
 from harness.agent.workers import Worker
 from harness.collectives import Collective
 from harness.events import EvidenceTaken
@@ -43,7 +43,8 @@ class Scene:
         self._worker = worker
         self._order = order
         self._run_dir = run_dir
-        self._folder = run_dir / "incidents" / f"{order.collection + 1:03d}"
+        number = order.incident or order.collection + 1
+        self._folder = run_dir / "incidents" / f"{number:03d}"
         self._taker = taker
         self._files: list[str] = []
         self._missing: list[str] = []
@@ -60,10 +61,15 @@ class Scene:
         facts = processes.facts(worker.pid) if worker.alive else None
         pulse = worker.newest_pulse()
         first = second = None
+        work = None
         if facts is not None:
             first = self._look(facts)
             await asyncio.gather(self._stack(), self._flight(facts), self._look_at_children())
             first = self._with_record(first)
+            before = activity.read(worker.pid, worker.files.log) if self._order.apart else None
+            await self._wait_apart(first, before)
+            if before is not None and worker.alive:
+                work = activity.between(before, activity.read(worker.pid, worker.files.log))
             second = await self._second_look(first)
         else:
             self._of_the_dead()
@@ -75,11 +81,11 @@ class Scene:
             frames=self._frames[: spyreport.MOST_FRAMES],
             frames_by=self._frames_by,
             user_frame=spyreport.user_frame(self._frames),
-            collectives=self._collectives[-flight.MOST_ENTRIES :],
+            collectives=_newest(self._collectives, min(self._order.most, flight.MOST_ENTRIES)),
             last_lines=self._last_lines(),
             files=tuple(self._files),
             missing=tuple(self._missing),
-            p2p=worker.logs.operations(),
+            p2p=worker.logs.operations(self._order.most),
             groups=worker.logs.groups(),
             children=self._children,
             record_age=self._record_age,
@@ -91,6 +97,9 @@ class Scene:
                 else round(second.cpu_seconds - first.cpu_seconds, 3)
             ),
             looked_apart=round(apart, 3),
+            activity=work,
+            handling=worker.handling,
+            branches=branches.above(self._frames),
         )
 
     # --- two looks -----------------------------------------------------------------------------
@@ -106,11 +115,17 @@ class Scene:
         record = _states(self._collectives) if self._asked_record else None
         return replace(look, record=record)
 
+    async def _wait_apart(self, first: Look, before: activity.Reading | None) -> None:
+        """Until the second look is due, or the rank has ended."""
+        if before is None:
+            return
+        due = max(first.at + self._order.apart, before.at + _TELLING_SECONDS)
+        wait = self._taker.left(due - time.monotonic())
+        if wait > 0:
+            await asyncio.wait({self._worker.ended}, timeout=wait)
+
     async def _second_look(self, first: Look) -> Look | None:
         apart = self._order.apart
-        wait = self._taker.left(apart - (time.monotonic() - first.at))
-        if apart > 0 and wait > 0:
-            await asyncio.wait({self._worker.ended}, timeout=wait)
         facts = processes.facts(self._worker.pid) if self._worker.alive else None
         if facts is None:
             return None
@@ -156,7 +171,10 @@ class Scene:
         try:
             data = await self._ask_record()
         except flight.Unanswered as unanswered:
-            self._older_record(str(unanswered))
+            # A rank that has raised left its record before it took its server down.
+            record = _read(self._worker.files.last_record)
+            if not record or not self._read_flight(record):
+                self._older_record(str(unanswered))
             return
         self._asked_record = self._read_flight(data)
 
@@ -217,6 +235,12 @@ class Scene:
             self._missing.append(f"{path.name} could not be written: {error.strerror}")
             return
         self._files.append(str(path.relative_to(self._run_dir)))
+
+
+def _newest(entries: tuple[Collective, ...], most: int) -> tuple[Collective, ...]:
+    """The newest `most`, and all that have not finished."""
+    first = max(0, len(entries) - most)
+    return (*(entry for entry in entries[:first] if not entry.done), *entries[first:])
 
 
 async def collect(

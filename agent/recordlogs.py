@@ -22,9 +22,9 @@ class RecordLogs:
         self._groups = GroupLogReader(self._memory, layout.GROUPS_AT)
         self._p2p = P2pLogReader(self._memory, layout.P2P_AT)
 
-    def operations(self) -> tuple[PointToPoint, ...]:
-        """The newest point-to-point operations and all open ones, oldest first."""
-        return self._p2p.read(self._groups.read(), MOST_OPERATIONS)
+    def operations(self, most: int = MOST_OPERATIONS) -> tuple[PointToPoint, ...]:
+        """The newest `most` point-to-point operations and all open ones, oldest first."""
+        return self._p2p.read(self._groups.read(), min(most, MOST_OPERATIONS))
 
     def newest_operation(self) -> tuple[int, bytes]:
         """Changes whenever an operation has begun or ended."""

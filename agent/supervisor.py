@@ -26,6 +26,7 @@ from harness.agent.zygote_client import Zygote, ZygoteGone
 from harness.agent.zygote_keeper import ZygoteKeeper
 from harness.config import Job
 from harness.errors import ExitCode, HarnessError, NodeFailure, PlatformError
+from harness.sightings import ExceptionInHand
 
 _SIGN_OF_LIFE_SECONDS = 1.0
 _EVIDENCE_SHARE = 0.8
@@ -383,6 +384,9 @@ class Agent:
             self._console.notice(f"harness: rank {worker.rank}: a hook failed: {fact.get('why')}")
             return
         try:
+            if kind == "Handling":
+                worker.handling = msgspec.convert(fact["error"], ExceptionInHand | None)
+                return
             event = msgspec.convert({**fact, "rank": worker.rank}, _FACTS[kind])
         except (KeyError, msgspec.ValidationError) as error:
             self._console.notice(f"harness: rank {worker.rank} sent a bad fact {kind!r}: {error}")

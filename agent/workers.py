@@ -13,6 +13,7 @@ from typing import Any
 
 from harness import events as e
 from harness.agent.recordlogs import RecordLogs
+from harness.sightings import ExceptionInHand
 from harness.worker import link
 from harness.worker.pulse import PulseReader, PulseReading
 
@@ -65,6 +66,8 @@ class Worker:
     last_reading: PulseReading | None = field(default=None)
     snapshot: Snapshot | None = None
     """Its last periodic flight record, if there was one."""
+    handling: ExceptionInHand | None = None
+    """The exception that its main thread has been handling for a while."""
 
     @property
     def alive(self) -> bool:

@@ -26,6 +26,11 @@ class Collective:
     site: str = ""
     """`file:line:function` of the user's call, where the rank has noted it."""
 
+    @property
+    def done(self) -> bool:
+        """Whether it has finished. Gloo knows `retired`, NCCL `completed`."""
+        return self.retired if self.op.startswith("gloo:") else self.state == "completed"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointToPoint:

@@ -52,6 +52,8 @@ class CollectEvidence:
     incident: int = 0
     """Number of the incident that would come of it, under which files are kept; 0: the one after
     `collection`, as older journals had it."""
+    most: int = 64
+    """Newest entries of each record to tell of."""
     suspicion: bool = False
     """Only no progress was noticed: nothing has failed, the run goes on."""
 

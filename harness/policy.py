@@ -35,7 +35,7 @@ class Policy:
     """Between the two looks at a rank's progress."""
     stuck_patience: float = 3.5
     """A rank that all others wait for may do something else for this long once steps are made."""
-    work_patience: float = 30.0
+    work_patience: float = 25.0
     """The same where its stack shows work that takes its time: saving, evaluating, compiling."""
     start_patience: float = 20.0
     """The same before the first steps, when it shows no sign of work at all."""

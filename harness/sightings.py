@@ -37,18 +37,19 @@ class ChildTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Signs of work of a rank and its children, between two looks or since the last report.
+    """Signs of work of a rank and its children during `seconds` between two looks.
 
-    `io_bytes` were read or written through system calls, files and sockets alike; `log_bytes` are
-    new output in its log. `moved` says that its main thread stood elsewhere at the second look.
-    `traced_by` is the pid of a debugger, 0 for none.
+    `io_bytes` went through read and write, files, pipes and sockets alike; `log_bytes` are new
+    output in its log, which was written to last `log_quiet_seconds` ago. `traced_by` is the pid
+    of a debugger, 0 for none.
     """
 
+    seconds: float = 0.0
     cpu_seconds: float = 0.0
     children_cpu_seconds: float = 0.0
     io_bytes: int = 0
     log_bytes: int = 0
-    moved: bool | None = None
+    log_quiet_seconds: float = 0.0
     traced_by: int = 0
 
 

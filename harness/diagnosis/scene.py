@@ -46,9 +46,9 @@ def waits(rank: RankState) -> bool:
 
 
 def pending(evidence: e.EvidenceTaken) -> Collective | None:
-    """The earliest operation that has not finished; Gloo knows `retired`, NCCL `completed`."""
+    """The earliest operation that has not finished."""
     for entry in sorted(evidence.collectives, key=lambda entry: entry.record_id):
-        if not entry.retired and entry.state != "completed":
+        if not entry.done:
             return entry
     return None
 

@@ -29,6 +29,7 @@ from harness.recovery.launching import (
 )
 from harness.recovery.remedy import incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
+from harness.recovery.watching import watch, watch_by_ns
 from harness.state import AttemptState, Collection, RunState
 from harness.topology import ranks_name, ranks_text
 
@@ -110,11 +111,15 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return starts
     if len(attempt.gone) == attempt.world_size:
         return _finish(state, attempt)
-    return _standing(state, attempt, now_ns) or [
-        *_told_reports(state, attempt),
-        *_close_recovered(state, attempt),
-        *_injects(state, attempt),
-    ]
+    return (
+        _standing(state, attempt, now_ns)
+        or watch(state, attempt, _reachable(attempt), now_ns)
+        or [
+            *_told_reports(state, attempt),
+            *_close_recovered(state, attempt),
+            *_injects(state, attempt),
+        ]
+    )
 
 
 def _standing(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
@@ -212,7 +217,8 @@ def _wind_down(
         )
     if incident.action in ("stop", "report", "none"):
         reason = f"{incident.verdict.cause}; not restarted: {incident.action_reason}"
-        return end(state, "failed", incident.exit_code, reason)
+        outcome = "succeeded" if incident.exit_code == ExitCode.OK else "failed"
+        return end(state, outcome, incident.exit_code, reason)
     lost = sorted(attempt.lost_nodes)
     if lost:
         return fail(
@@ -288,6 +294,8 @@ def _stage_deadlines(state: RunState, run: e.RunStarted) -> list[int]:
             collection = _open_collection(state, attempt)
             evidence = [] if collection is None else [_evidence_by_ns(state, collection)]
             return [*evidence, *patience_ends_ns(state)]
+        case "running" if attempt is not None:
+            return watch_by_ns(state, attempt)
         case "stopping" if attempt is not None:
             return [_stopped_by_ns(state, attempt)]
         case _:

@@ -85,6 +85,16 @@ def _by_kind(verdict: Verdict) -> Remedy | None:
                 "the ranks' programs disagree; a restart would come to the same place",
                 ExitCode.HANG,
             )
+        case "teardown_hang", _:
+            return _stop(
+                "training is complete on every rank; what is left only holds the machine",
+                ExitCode.OK,
+            )
+        case "stuck_before_first_collective" | "rank_stuck_outside_collective", _:
+            return _stop(
+                "the program itself waits or runs in circles there; it would come there again",
+                ExitCode.HANG,
+            )
         case _, "timeout":
             return _stop(
                 "the group's timeout is shorter than the work waited for; raise one or move the"
@@ -190,6 +200,8 @@ def _by_budget(state: RunState, verdict: Verdict, policy: Policy, now_ns: int) -
 
 
 def _own_code(verdict: Verdict, otherwise: ExitCode = ExitCode.SCRIPT_FAILED) -> ExitCode:
+    if verdict.family == "stuck":
+        return ExitCode.HANG
     return ExitCode.OUT_OF_MEMORY if verdict.verdict == "out_of_memory" else otherwise
 
 
@@ -210,6 +222,14 @@ def _may_help(verdict: Verdict) -> str:
             return "a killed process says nothing against the program"
         case "out_of_memory":
             return "memory sufficed for earlier steps; a fresh process starts without the growth"
+        case "rank_frozen":
+            return "a stopped process says nothing against the program; a fresh one runs"
+        case "rank_stuck_in_io":
+            return "the device or file system may answer the next time"
+        case "dataloader_stuck":
+            return "a data loader that got stuck may run through the next time"
+        case "network_stall":
+            return "new connections may hold where these did not"
         case "dataloader_worker_died":
             return "a data loader's worker that died may live the next time"
         case _:

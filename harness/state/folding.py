@@ -70,7 +70,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.StoreFailed():
             state.store_failed = event
         case e.AttemptStarted():
-            state.attempts.append(_new_attempt(stamp, event))
+            state.attempts.append(_new_attempt(state, stamp, event))
             _enter(state, stamp, "running")
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
@@ -248,7 +248,7 @@ def _set_launching(state: RunState, node_rank: int, how: str) -> None:
         node.launching = how
 
 
-def _new_attempt(stamp: e.Stamp, event: e.AttemptStarted) -> AttemptState:
+def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> AttemptState:
     ranks = {
         rank: RankState(rank=rank, node_rank=node.node_rank)
         for node in event.nodes
@@ -261,6 +261,7 @@ def _new_attempt(stamp: e.Stamp, event: e.AttemptStarted) -> AttemptState:
         nodes={node.node_rank: node for node in event.nodes},
         why=event.why,
         started_ns=stamp.wall_ns,
+        forgiven={} if state.attempt is None else dict(state.attempt.forgiven),
     )
 
 
@@ -279,6 +280,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
         if rank.collectives or rank.step:
             attempt.pace.note(state.last_ns - rank.advanced_ns)
         rank.advanced_ns = state.last_ns
+        attempt.begun = True
     if pulse.phase != rank.phase:
         rank.phase, rank.phase_ns = pulse.phase, stamp.wall_ns
     rank.step, rank.step_ns = pulse.step, pulse.step_ns

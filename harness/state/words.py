@@ -109,6 +109,8 @@ class AttemptState:
     """Step of the checkpoint it loaded; None when it started from nothing."""
     stopped_nodes: set[int] = field(default_factory=set)
     pace: Pace = field(default_factory=Pace)
+    begun: bool = False
+    """A rank has begun an operation, or made a step."""
     stillest_ns: int = 0
     """No living rank has gone without progress since before this time."""
     surveyed_ns: int = 0

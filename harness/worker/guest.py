@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.worker import layout, p2p
+from harness.worker.inhand import InHand
 from harness.worker.link import Link
 from harness.worker.pulse import PulseWriter
 
@@ -53,6 +54,7 @@ class Guest:
         self.link = Link(assignment.link)
         self._page = PulseWriter(assignment.pulse)
         self.recorder = _recorder(assignment.pulse)
+        self._in_hand = InHand(self.link)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
         self._told_steps = False
@@ -68,6 +70,7 @@ class Guest:
     def beat_forever(self) -> None:
         """Body of the heartbeat thread: shows that Python code can still run here."""
         while os.getpid() == self.pid:
+            self._in_hand.look()
             self._page.beat(0 if self.recorder is None else self.recorder.operations())
             time.sleep(_BEAT_SECONDS)
 

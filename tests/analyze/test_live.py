@@ -4,15 +4,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from harness.collectives import Collective
+from harness.collectives import Collective, GroupCreation, PointToPoint
 from harness.diagnosis.waits import judge
-from harness.diagnosis.waits.live import PointToPoint, rank_wait
-from harness.diagnosis.waits.record import Creation, Group, RankWait, Waits
+from harness.diagnosis.waits.live import rank_wait
+from harness.diagnosis.waits.record import RankWait, Waits
 from harness.events import EvidenceTaken
 from harness.incidents import Verdict, Where
 from harness.sightings import Frame, ProcessFacts
 
-WORLD = Group(name="0", desc="default_pg", ranks=(0, 1, 2, 3))
+WORLD = GroupCreation(
+    pg="0", pg_desc="default_pg", ranks=(0, 1, 2, 3), member=True, begun_ns=1, ended_ns=2
+)
 USER = Where(file="/home/u/train.py", line=30, function="load_batch")
 
 
@@ -35,6 +37,7 @@ def late(**seen: object) -> EvidenceTaken:
     return EvidenceTaken(
         collection=1,
         rank=2,
+        groups=(WORLD,),
         **{"process": process("S"), "collectives": entries(3, waits=False)} | seen,  # type: ignore[arg-type]
     )
 
@@ -44,9 +47,12 @@ def judged(odd: RankWait) -> Verdict:
     ranks: Mapping[int, RankWait] = {
         rank: rank_wait(
             EvidenceTaken(
-                collection=1, rank=rank, process=process("S"), collectives=entries(4, waits=True)
-            ),
-            groups=[WORLD],
+                collection=1,
+                rank=rank,
+                process=process("S"),
+                groups=(WORLD,),
+                collectives=entries(4, waits=True),
+            )
         )
         for rank in (0, 1, 3)
     }
@@ -68,72 +74,109 @@ KINDS = {
 
 @pytest.mark.parametrize("verdict", KINDS)
 def test_what_the_late_rank_does(verdict: str) -> None:
-    assert judged(rank_wait(KINDS[verdict], groups=[WORLD])).verdict == verdict
+    assert judged(rank_wait(KINDS[verdict])).verdict == verdict
 
 
 def test_a_rank_in_an_uninterruptible_sleep_is_frozen() -> None:
     seen = late(process=process("D", "do_coredump_wait"))
-    assert judged(rank_wait(seen, groups=[WORLD])).verdict == "rank_frozen"
+    assert judged(rank_wait(seen)).verdict == "rank_frozen"
 
 
 def test_a_rank_that_goes_on_is_late_not_stuck() -> None:
-    now = late(user_frame=USER)
-    before = late(collectives=entries(2, waits=False))
-    assert judged(rank_wait(now, groups=[WORLD], earlier=before)).verdict == "straggler"
-    stuck = rank_wait(now, groups=[WORLD], earlier=now)
+    assert judged(rank_wait(late(user_frame=USER, advanced=True))).verdict == "straggler"
+    stuck = rank_wait(late(user_frame=USER, advanced=False))
     assert judged(stuck).verdict == "rank_stuck_outside_collective"
 
 
 def test_the_line_of_the_late_rank_is_told() -> None:
-    found = judged(rank_wait(KINDS["rank_stuck_outside_collective"], groups=[WORLD]))
+    found = judged(rank_wait(KINDS["rank_stuck_outside_collective"]))
     assert found.where == USER
     assert found.confidence == "proven"
 
 
+def operation(direction: str, peer: int, number: int, state: str, group: str = "0") -> PointToPoint:
+    return PointToPoint(
+        direction=direction, peer=peer, pg=group, pg_desc="", tag=0, number=number, sizes=(4,),
+        dtype="float32", state=state, begun_ns=number, ended_ns=0,
+    )  # fmt: skip
+
+
+def exchanging(rank: int, *log: PointToPoint) -> RankWait:
+    return rank_wait(
+        EvidenceTaken(
+            collection=1, rank=rank, process=process("S"), user_frame=USER, p2p=log, groups=(WORLD,)
+        )
+    )
+
+
 def test_point_to_point_of_our_own_log() -> None:
     """Rank 0 waits for a second message of rank 1, which waits for rank 2, which does not send."""
-
-    def one(rank: int, *log: PointToPoint) -> RankWait:
-        seen = EvidenceTaken(collection=1, rank=rank, process=process("S"), user_frame=USER)
-        return rank_wait(seen, p2p=log)
-
-    def receive(peer: int, ordinal: int, *, done: bool) -> PointToPoint:
-        return PointToPoint(
-            group="0", peers=(peer,), send=False, ordinal=ordinal, done=done, created_ns=ordinal
-        )
-
-    sent = PointToPoint(group="0", peers=(0,), send=True, ordinal=1, done=True, created_ns=1)
     ranks = {
-        0: one(0, receive(1, 1, done=True), receive(1, 2, done=False)),
-        1: one(1, sent, receive(2, 1, done=False)),
-        2: one(2),
+        0: exchanging(0, operation("recv", 1, 1, "done"), operation("recv", 1, 2, "waiting")),
+        1: exchanging(1, operation("send", 0, 1, "done"), operation("recv", 2, 1, "waiting")),
+        2: exchanging(2),
     }
     (verdict,) = judge(Waits(world_size=3, ranks=ranks))
     assert verdict.first_failing == (2,)
     assert verdict.victims == (0, 1)
 
 
-def test_a_receive_from_anybody_waits_for_all_of_them() -> None:
-    anybody = PointToPoint(group="0", peers=(0, 2), send=False, ordinal=1, done=False, created_ns=1)
-    seen = EvidenceTaken(collection=1, rank=1, process=process("S"))
-    idle = EvidenceTaken(collection=1, rank=0, process=process("S"), user_frame=USER)
-    waiting = PointToPoint(group="0", peers=(0,), send=False, ordinal=1, done=False, created_ns=1)
+def test_what_is_only_posted_waits_for_nobody() -> None:
+    """Rank 1 has posted a receive ahead and computes; rank 0 waits for a message of it."""
     ranks = {
-        0: rank_wait(idle),
-        1: rank_wait(seen, p2p=[anybody]),
-        2: rank_wait(EvidenceTaken(collection=1, rank=2, process=None), p2p=[waiting]),
+        0: exchanging(0, operation("recv", 1, 1, "waiting")),
+        1: exchanging(1, operation("recv", 0, 1, "posted")),
     }
-    (verdict,) = judge(Waits(world_size=3, ranks=ranks))
+    (verdict,) = judge(Waits(world_size=2, ranks=ranks))
+    assert (verdict.verdict, verdict.first_failing) == ("rank_stuck_outside_collective", (1,))
+
+
+def test_a_receive_from_anybody_waits_for_all_of_them() -> None:
+    ranks = {
+        0: exchanging(0),
+        1: exchanging(1, operation("recv", -1, 1, "waiting")),
+        2: exchanging(2, operation("recv", 0, 1, "waiting")),
+        3: exchanging(3, operation("recv", 0, 1, "waiting")),
+    }
+    (verdict,) = judge(Waits(world_size=4, ranks=ranks))
     assert verdict.first_failing == (0,)
 
 
-def test_a_member_that_does_not_make_its_group() -> None:
-    def one(rank: int, creating: Creation | None) -> RankWait:
-        seen = EvidenceTaken(collection=1, rank=rank, process=process("S"), user_frame=USER)
-        return rank_wait(seen, creating=creating)
+def group(name: str, *ranks: int, member: bool = True, done: bool = True) -> GroupCreation:
+    return GroupCreation(
+        pg=name, pg_desc="mesh_tp", ranks=ranks, member=member, begun_ns=5,
+        ended_ns=6 if done else 0,
+    )  # fmt: skip
 
-    making = Creation(ranks=(0, 1, 2), desc="mesh_tp", began_ns=5)
-    ranks = {0: one(0, making), 1: one(1, None), 2: one(2, making), 3: one(3, None)}
+
+def making(rank: int, *groups: GroupCreation) -> RankWait:
+    return rank_wait(
+        EvidenceTaken(
+            collection=1, rank=rank, process=process("S"), user_frame=USER, groups=(WORLD, *groups)
+        )
+    )
+
+
+def test_a_member_that_does_not_make_its_group() -> None:
+    begun = group("1", 0, 1, 2, done=False)
+    ranks = {0: making(0, begun), 1: making(1), 2: making(2, begun), 3: making(3)}
     (verdict,) = judge(Waits(world_size=4, ranks=ranks))
     assert (verdict.verdict, verdict.first_failing) == ("group_mismatch", (1,))
     assert verdict.innocent == (3,)
+
+
+def test_one_name_for_two_groups() -> None:
+    ranks = {
+        rank: making(rank, group("1", *((0, 3) if rank in (0, 3) else (1, 2)), done=False))
+        for rank in range(4)
+    }
+    (verdict,) = judge(Waits(world_size=4, ranks=ranks))
+    assert (verdict.verdict, verdict.first_failing) == ("group_mismatch", (0, 1, 2, 3))
+
+
+def test_groups_of_one_hashed_name_do_not_clash() -> None:
+    """What splits a group names all parts alike, and not by counting."""
+    ranks = {
+        rank: making(rank, group("4f1c", *((0, 1) if rank < 2 else (2, 3)))) for rank in range(4)
+    }
+    assert judge(Waits(world_size=4, ranks=ranks)) == []

@@ -45,6 +45,16 @@ def odd_by_replicas(
     return (odd, usual) if 0 < len(odd) < len(calls) else (sorted(calls), None)
 
 
+def odd_by_condition(waits: Waits, calls: Mapping[int, Call]) -> tuple[list[int], Call | None]:
+    """As `odd_ones`: of two sides, the one that stands below a condition on the rank (`if rank ==
+    0:`) called what the other side never comes to."""
+    apart = {rank for rank in calls if (wait := waits.ranks.get(rank)) and wait.apart}
+    others = {calls[rank] for rank in calls.keys() - apart}
+    if apart and len(others) == 1 and not others & {calls[rank] for rank in apart}:
+        return sorted(apart), others.pop()
+    return sorted(calls), None
+
+
 def _size(group: Group) -> int:
     return len(group.ranks or ())
 

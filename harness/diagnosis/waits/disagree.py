@@ -6,7 +6,7 @@ from harness.diagnosis.waits.compare import follows, how_it_differs, odd_by_repl
 from harness.diagnosis.waits.graph import Op, WaitGraph
 from harness.diagnosis.waits.record import Call, Group, Track, Waits
 from harness.diagnosis.waits.root import Root, place, table, where_of
-from harness.topology import ranks_name
+from harness.topology import ranks_name, ranks_text
 
 _HOW = {
     "order": "called it and the next one in the other order",
@@ -70,6 +70,45 @@ def _track(waits: Waits, rank: int, group: Group) -> Track | None:
     if wait is None:
         return None
     return wait.tracks.get(group) or wait.tracks.get(Group(name=group.name, desc=group.desc))
+
+
+def group_mismatch(graph: WaitGraph) -> Root | None:
+    """Ranks that made different groups under one name while others wait for them.
+
+    All ranks of the world must take part in every `new_group`, in one order: torch counts the
+    names up on each rank. Names that are not counters hold their ranks and cannot clash.
+    """
+    if not graph.ops:
+        return None
+    lists: dict[str, dict[int, tuple[int, ...]]] = {}
+    for rank, wait in graph.waits.ranks.items():
+        for name, ranks in wait.made:
+            if name.isdecimal():
+                lists.setdefault(name, {})[rank] = ranks
+    clash = min(
+        (name for name, of in lists.items() if len(set(of.values())) > 1), key=int, default=None
+    )
+    if clash is None:
+        return None
+    made = lists[clash]
+    calls = {rank: Call(op="new_group", sizes=(ranks,)) for rank, ranks in made.items()}
+    odd, usual = odd_ones(calls)
+    sides: dict[tuple[int, ...], list[int]] = {}
+    for rank, ranks in sorted(made.items()):
+        sides.setdefault(ranks, []).append(rank)
+    told = ", ".join(f"{ranks_name(who)} made [{ranks_text(what)}]" for what, who in sides.items())
+    first = min(graph.ops, key=lambda op: op.onset_ns)
+    return Root(
+        verdict="group_mismatch",
+        ranks=tuple(odd),
+        cause=f"new_group number {clash} is another group on other ranks: {told}; every rank has to"
+        " make every group, in the same order",
+        confidence="proven",
+        onset_ns=first.onset_ns,
+        op=first,
+        where=where_of(graph.waits, odd),
+        tied=usual is None,
+    )
 
 
 def divergence(graph: WaitGraph) -> Root | None:

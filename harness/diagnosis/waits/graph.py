@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from harness.diagnosis.waits.compare import odd_by_replicas, odd_ones
+from harness.diagnosis.waits.compare import odd_by_condition, odd_by_replicas, odd_ones
 from harness.diagnosis.waits.record import Call, Creation, Group, Pending, RankWait, Track, Waits
 
 WORLD = "default_pg"
@@ -145,6 +145,8 @@ def _heads(
 ) -> Iterator[tuple[tuple[object, ...], Callable[[], Op]]]:
     """What the rank stands in: key of the operation and how to look at it."""
     head = wait.head
+    if wait.frozen or wait.ended:
+        return
     if wait.creating is not None and (head is None or wait.creating.began_ns < head.created_ns):
         yield ("create", wait.creating.ranks), partial(_creation, waits, wait.creating)
         return
@@ -184,7 +186,7 @@ def _collective(waits: Waits, members: Members, head: Pending) -> Op:
             mine = _pending_at(wait, group, seq)
             if mine is not None:
                 onsets.append(mine.created_ns)
-            if mine is not wait.head or wait.creating is not None:
+            if mine is not wait.oldest or wait.creating is not None or wait.frozen:
                 behind.append(rank)
     differ: list[int] = []
     usual: Call | None = None
@@ -192,6 +194,8 @@ def _collective(waits: Waits, members: Members, head: Pending) -> Op:
         differ, usual = odd_ones(calls)
         if usual is None:
             differ, usual = odd_by_replicas(waits, group, seq, calls)
+        if usual is None:
+            differ, usual = odd_by_condition(waits, calls)
     return Op(
         group=group,
         seq=seq,
@@ -328,7 +332,7 @@ def _creation(waits: Waits, creation: Creation) -> Op:
             silent.append(rank)
         elif wait.creating is None or wait.creating.ranks != creation.ranks:
             made = any(group.ranks == creation.ranks for group in wait.tracks)
-            if not made:
+            if not made and all(ranks != creation.ranks for _, ranks in wait.made):
                 missing.append(rank)
     return Op(
         group=Group(name="", desc=creation.desc, ranks=creation.ranks),

@@ -1,10 +1,9 @@
 """Waits of a living rank, from what its agent could see of it: the last entries of its flight
-record, the log of its point-to-point operations, its process, its stack, and an earlier look."""
+record, the logs of its groups and point-to-point operations, its process, its stack, two looks."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from harness.collectives import Collective, same_input
+from harness.collectives import Collective, GroupCreation, PointToPoint, same_input
 from harness.diagnosis.waits.record import (
     Call,
     Creation,
@@ -16,61 +15,87 @@ from harness.diagnosis.waits.record import (
 )
 from harness.events import EvidenceTaken
 from harness.incidents import EvidenceRef
+from harness.sightings import Frame
+
+COMMUNICATION = ("torch/distributed/", "_engine_run_backward", "torch/autograd/graph.py")
+"""Marks of frames that wait for other ranks when nothing of the user's is inside of them."""
+_OPEN = ("posted", "waiting")
+_ASLEEP = ("futex", "poll", "epoll", "wait_woken", "sk_wait", "inet_", "tcp_")
+_BUSY_SHARE = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointToPoint:
-    """An operation of the rank's own log. `peers` are global ranks, all members for a receive
-    from anybody. `ordinal` counts from 1 per way: peer, direction, group and tag."""
-
-    group: str
-    peers: tuple[int, ...]
-    send: bool
-    ordinal: int
-    done: bool
-    created_ns: int
-    tag: int = 0
-
-
-def rank_wait(
-    evidence: EvidenceTaken,
-    *,
-    groups: Iterable[Group] = (),
-    earlier: EvidenceTaken | None = None,
-    p2p: Sequence[PointToPoint] = (),
-    creating: Creation | None = None,
-    ref: EvidenceRef | None = None,
-) -> RankWait:
-    """`groups` are those on register; of two with one name the rank's own counts."""
-    rank = evidence.rank
-    known = {group.name: group for group in groups if rank in (group.ranks or ())}
+def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> RankWait:
+    """What `evidence` says of the rank's waits. Without a second look `progressed` is None."""
+    groups = _groups(evidence)
     entries = sorted(evidence.collectives, key=lambda entry: entry.record_id)
-    pending: list[Pending] = []
+    calls: list[Pending] = []
     tracks: dict[Group, _Track] = {}
     for entry in entries:
-        group = known.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)
+        group = groups.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)
         call = call_of(entry)
         tracks.setdefault(group, _Track()).add(entry.seq_id, call)
-        if not finished(entry):
+        if not entry.done:
             tracks[group].open.append(entry.seq_id)
-            pending.append(
+            calls.append(
                 Pending(group=group, seq=entry.seq_id, call=call, created_ns=entry.created_ns)
             )
-    pending += [_pending(known, op) for op in p2p if not op.done]
+    waiting = [op for op in evidence.p2p if op.state == "waiting"]
+    posted = [op for op in evidence.p2p if op.state == "posted"]
+    creating = _creating(evidence.groups)
+    pending = (
+        *sorted(
+            [*calls, *(_p2p_pending(evidence, groups, op) for op in waiting)],
+            key=lambda op: op.created_ns,
+        ),
+        # What is only posted waits for nobody yet; it tells the other end that it was called.
+        *(_p2p_pending(evidence, groups, op) for op in posted),
+    )
     return RankWait(
-        rank=rank,
-        pending=tuple(sorted(pending, key=lambda op: op.created_ns)),
+        rank=evidence.rank,
+        pending=pending,
         tracks={group: track.frozen() for group, track in tracks.items()},
-        posted=_posted(p2p),
+        posted=_posted(evidence.p2p),
         whole=not entries or entries[0].record_id == 0,
-        program=tuple((_label(known, entry), call_of(entry)) for entry in entries),
+        program=tuple((_label(groups, entry), call_of(entry)) for entry in entries),
         creating=creating,
         process=evidence.process,
         doing=evidence.user_frame,
         stack=tuple(f"{frame.file}:{frame.function}" for frame in evidence.frames),
-        progressed=None if earlier is None else progressed(earlier, evidence),
+        progressed=evidence.advanced,
         evidence=ref,
+        blocked=bool(waiting) or (bool(calls) and stands_in_it(evidence)),
+        made=tuple((g.pg, g.ranks) for g in evidence.groups if g.pg and g.ranks and not g.failed),
+        apart=evidence.branches,
     )
+
+
+def stands_in_it(evidence: EvidenceTaken) -> bool:
+    """Whether a rank with a collective pending waits for it, or does something else meanwhile."""
+    if evidence.process is not None and evidence.process.state in ("T", "t", "D"):
+        return False
+    if in_communication(evidence.frames):
+        return True
+    cpu_seconds = evidence.cpu_delta or 0.0
+    if cpu_seconds > _BUSY_SHARE * evidence.looked_apart:
+        return False
+    wchan = "" if evidence.process is None else evidence.process.wchan
+    return not wchan or wchan.startswith(_ASLEEP)  # work.wait() leaves no frame of torch's
+
+
+def in_communication(frames: tuple[Frame, ...]) -> bool:
+    """Whether the innermost frames are torch's own communication, with nothing of others inside
+    but the standard library."""
+    for frame in frames:
+        place = f"{frame.file} {frame.function}"
+        if any(mark in place for mark in COMMUNICATION):
+            return True
+        if not _is_library(frame.file):
+            return False
+    return False
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith("<") or "/python3" in file or "site-packages/torch/" in file
 
 
 def call_of(entry: Collective) -> Call:
@@ -81,42 +106,51 @@ def call_of(entry: Collective) -> Call:
     return Call(op=op, sizes=entry.sizes, dtypes=entry.dtypes)
 
 
-def finished(entry: Collective) -> bool:
-    """Gloo knows `retired`, NCCL `completed`."""
-    return entry.retired if entry.op.startswith("gloo:") else entry.state == "completed"
+def _groups(evidence: EvidenceTaken) -> dict[str, Group]:
+    """Its own groups by name; of two with one name the younger."""
+    return {
+        made.pg: Group(name=made.pg, desc=made.pg_desc, ranks=made.ranks)
+        for made in evidence.groups
+        if made.member and made.pg and made.ranks
+    }
 
 
-def progressed(earlier: EvidenceTaken, later: EvidenceTaken) -> bool:
-    """Whether the rank recorded or finished anything between two looks."""
-    return _marks(earlier) != _marks(later)
+def _creating(groups: tuple[GroupCreation, ...]) -> Creation | None:
+    """The group that it is making now: the outermost of nested ones."""
+    for group in groups:
+        if not group.ended_ns and not group.failed and group.ranks:
+            return Creation(ranks=group.ranks, desc=group.pg_desc, began_ns=group.begun_ns)
+    return None
 
 
-def _marks(evidence: EvidenceTaken) -> tuple[int, int]:
-    last = max((entry.record_id for entry in evidence.collectives), default=-1)
-    return last, sum(1 for entry in evidence.collectives if finished(entry))
+def _label(groups: Mapping[str, Group], entry: Collective) -> str:
+    return (groups.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)).label
 
 
-def _label(known: dict[str, Group], entry: Collective) -> str:
-    return (known.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)).label
-
-
-def _pending(known: dict[str, Group], op: PointToPoint) -> Pending:
+def _p2p_pending(evidence: EvidenceTaken, groups: Mapping[str, Group], op: PointToPoint) -> Pending:
+    group = groups.get(op.pg) or Group(name=op.pg, desc=op.pg_desc)
+    members = tuple(rank for rank in group.ranks or () if rank != evidence.rank)
+    send = op.direction == "send"
     return Pending(
-        group=known.get(op.group) or Group(name=op.group, desc=""),
-        seq=op.ordinal,
-        call=Call(op="send" if op.send else "recv"),
-        created_ns=op.created_ns,
-        peers=op.peers,
-        send=op.send,
+        group=group,
+        seq=op.number,
+        call=Call(op=op.direction, sizes=(op.sizes,) if op.sizes else ()),
+        created_ns=op.begun_ns,
+        peers=(op.peer,) if op.peer >= 0 else members,
+        send=send,
     )
 
 
-def _posted(p2p: Sequence[PointToPoint]) -> dict[P2pKey, int]:
-    counts: dict[P2pKey, int] = {}
+def _posted(p2p: tuple[PointToPoint, ...]) -> dict[P2pKey, int]:
+    """Operations called so far per way. Numbers count per tag, from the first on."""
+    newest: dict[tuple[int, str, str, int], int] = {}
     for op in p2p:
-        if len(op.peers) == 1:
-            key = (op.peers[0], op.send, op.group)
-            counts[key] = counts.get(key, 0) + 1
+        way = (op.peer, op.direction, op.pg, op.tag)
+        newest[way] = max(newest.get(way, 0), op.number)
+    counts: dict[P2pKey, int] = {}
+    for (peer, direction, pg, _), number in newest.items():
+        key = (peer, direction == "send", pg)
+        counts[key] = counts.get(key, 0) + number
     return counts
 
 

@@ -125,10 +125,28 @@ class RankWait:
     """`file:function` of its frames, innermost first, when a stack was taken."""
     progressed: bool | None = None
     evidence: EvidenceRef | None = None
+    blocked: bool = True
+    """Whether it stands in what it has pending; False when its main thread is seen elsewhere."""
+    ended: str = ""
+    """How its process ended, when it left without an error."""
+    made: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Name and global ranks of each group whose creation it has begun, oldest first."""
+    apart: tuple[str, ...] = ()
+    """Conditions on the rank that it stands below, as `file:line: source`."""
 
     @property
     def head(self) -> Pending | None:
+        return self.pending[0] if self.pending and self.blocked else None
+
+    @property
+    def oldest(self) -> Pending | None:
+        """Its first operation that has not finished, whether it waits for it or not."""
         return self.pending[0] if self.pending else None
+
+    @property
+    def frozen(self) -> bool:
+        """Its process is stopped or in an uninterruptible sleep: it takes part in nothing."""
+        return self.process is not None and self.process.state in ("T", "t", "D")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,8 @@ def where_of(waits: Waits, ranks: Iterable[int]) -> Where | None:
 
 def what(op: Op) -> str:
     """`all_reduce #4 on mesh_dp`."""
+    if op.creation and op.group.desc == "init_process_group":
+        return "init_process_group"
     if op.creation:
         return f"new_group of {ranks_name(op.members)}"
     return f"{op.call.op} {place(op)}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from harness.diagnosis.waits import stuck
 from harness.diagnosis.waits.compare import strange_step
-from harness.diagnosis.waits.disagree import mismatch
+from harness.diagnosis.waits.disagree import group_mismatch, mismatch
 from harness.diagnosis.waits.graph import Op, WaitGraph, edges
 from harness.diagnosis.waits.root import Root, what, where_of
 from harness.diagnosis.waits.scc import components
@@ -15,6 +15,9 @@ from harness.topology import ranks_name
 
 def find_roots(graph: WaitGraph) -> list[Root]:
     """All beginnings, those with more ranks that wait for them first."""
+    clash = group_mismatch(graph)
+    if clash is not None:
+        return [clash]
     world = graph.waits.world_size
     wanted: dict[int, list[Op]] = {}
     for op in graph.ops:
@@ -155,7 +158,7 @@ def _outside(graph: WaitGraph, rank: int, asked: Sequence[Op]) -> Root:
     op = min(asked, key=lambda op: (-len(op.waiters), op.onset_ns, op.seq))
     wait = graph.waits.ranks.get(rank)
     lacks = f"{ranks_name(op.waiters)} wait{'s' if len(op.waiters) == 1 else ''}"
-    if op.creation:
+    if op.creation and not _everybody(graph, op) and not (wait and (wait.frozen or wait.ended)):
         return Root(
             verdict="group_mismatch", ranks=(rank,),
             cause=f"{lacks} in new_group for rank {rank}, a member that does not make the group",
@@ -170,14 +173,24 @@ def _outside(graph: WaitGraph, rank: int, asked: Sequence[Op]) -> Root:
             confidence="possible", onset_ns=op.onset_ns, op=op, tied=len(op.silent) > 1,
         )  # fmt: skip
     judged = stuck.classify(wait, op)
+    called = rank in op.behind
     return Root(
         verdict=judged.verdict,
         ranks=(rank,),
-        cause=f"rank {rank} has not called {what(op)}, {lacks} there; {judged.words}",
+        cause=f"rank {rank} {'takes no part in' if called else 'has not called'} {what(op)},"
+        f" {lacks} there; {judged.words}",
         confidence=judged.confidence,
         onset_ns=op.onset_ns,
         op=op,
         where=wait.doing,
+    )
+
+
+def _everybody(graph: WaitGraph, op: Op) -> bool:
+    """The first group of all: who is not there is late, whatever it does."""
+    return len(op.members) == graph.waits.world_size and op.group.desc in (
+        "init_process_group",
+        "default_pg",
     )
 
 
@@ -201,6 +214,9 @@ def _deadlock(ranks: list[int], ops: list[Op]) -> Root:
 def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
     """They wait for each other over several groups: one of them left the common order."""
     op = min(ops, key=lambda op: op.onset_ns)
+    making = [op for op in ops if op.creation]
+    if making:
+        return _unmade(graph, making, ops)
     parts = [f"{ranks_name(op.waiters)} in {what(op)} for {ranks_name(op.lacks)}" for op in ops]
     around = f"{ranks_name(ranks)} wait for each other: {'; '.join(sorted(parts)[:4])}"
     strange = strange_step(graph.waits, ranks)
@@ -218,4 +234,19 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
         verdict="collective_mismatch", ranks=tuple(ranks), confidence="possible",
         cause=f"{around}; their order of calls differs, or one of them skipped one",
         onset_ns=op.onset_ns, op=op, tied=True,
+    )  # fmt: skip
+
+
+def _unmade(graph: WaitGraph, making: list[Op], ops: list[Op]) -> Root:
+    """Some make a group while members of it wait for them elsewhere: these have left it out."""
+    op = min(making, key=lambda op: (-len(op.waiters), op.onset_ns))
+    odd = tuple(op.lacks)
+    others = [f"{ranks_name(o.waiters)} in {what(o)}" for o in ops if set(o.waiters) & set(odd)]
+    cause = (
+        f"{ranks_name(op.waiters)} make {what(op).removeprefix('new_group of ')} a group, and"
+        f" {ranks_name(odd)} do not: {', '.join(others[:3])}"
+    )
+    return Root(
+        verdict="group_mismatch", ranks=odd, cause=cause, confidence="proven",
+        onset_ns=op.onset_ns, op=op, where=where_of(graph.waits, odd),
     )  # fmt: skip

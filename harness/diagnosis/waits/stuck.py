@@ -7,7 +7,7 @@ from harness.diagnosis.waits.graph import Op
 from harness.diagnosis.waits.record import RankWait
 from harness.incidents import Confidence
 
-_LOADER = re.compile(r"torch/utils/data/|multiprocessing/(?:queues|connection)\.py")
+_LOADER = re.compile(r"torch/utils/data/")
 _IO = re.compile(
     r"pipe_(?:read|write)|io_schedule|folio_wait|nfs|fuse|locks_lock|flock|wait_on_page|ext4|xfs|blk_"
 )
@@ -22,16 +22,30 @@ class Judged:
 
 def classify(wait: RankWait, op: Op) -> Judged:
     """From the most to the least that is known: two samples, process state, stack, records."""
+    if wait.ended:
+        return Judged(
+            verdict="rank_exited_early", words=f"it had finished and {wait.ended}",
+            confidence="proven",
+        )  # fmt: skip
     if wait.progressed:
         return Judged(
             verdict="straggler",
             words="it is late but goes on: it did more between two looks",
             confidence="likely",
         )
-    known = _by_process(wait) or _by_stack(wait)
+    known = _by_process(wait) or _by_loader(wait)
     if known is not None:
         return known
-    if wait.whole and not wait.tracks and not wait.program:
+    if op.creation and op.group.desc == "init_process_group":
+        return Judged(
+            verdict="stuck_before_first_collective",
+            words=f"it has not come to init_process_group{_in(wait)}",
+            confidence="proven",
+        )
+    if wait.doing is not None:
+        words = f"its main thread is in {wait.doing.function}"
+        return Judged(verdict="rank_stuck_outside_collective", words=words, confidence="proven")
+    if wait.whole and not wait.tracks and not wait.program and not wait.posted:
         return Judged(
             verdict="stuck_before_first_collective",
             words="it has recorded no operation at all",
@@ -57,20 +71,32 @@ def _by_process(wait: RankWait) -> Judged | None:
             return Judged(verdict="rank_stuck_in_io", words=words, confidence="proven")
         words = f"its process sleeps uninterruptibly ({process.wchan or 'in the kernel'})"
         return Judged(verdict="rank_frozen", words=words, confidence="proven")
-    if _IO.search(process.wchan) and not any(_LOADER.search(frame) for frame in wait.stack):
+    if _IO.search(process.wchan) and not waits_for_loader(wait):
         words = f"its process waits for input or output ({process.wchan})"
         return Judged(verdict="rank_stuck_in_io", words=words, confidence="likely")
     return None
 
 
-def _by_stack(wait: RankWait) -> Judged | None:
-    if any(_LOADER.search(frame) for frame in wait.stack):
-        words = "its main thread waits for its data loader"
-        return Judged(verdict="dataloader_stuck", words=words, confidence="proven")
-    if wait.doing is not None:
-        words = f"its main thread is in {wait.doing.function}"
-        return Judged(verdict="rank_stuck_outside_collective", words=words, confidence="proven")
-    return None
+def waits_for_loader(wait: RankWait) -> bool:
+    """Whether its main thread stands in torch's data loader, with none of the user's code, a data
+    set of this very process, further in."""
+    for frame in wait.stack:
+        if wait.doing is not None and frame.startswith(f"{wait.doing.file}:"):
+            return False
+        if _LOADER.search(frame):
+            return True
+    return False
+
+
+def _by_loader(wait: RankWait) -> Judged | None:
+    if not waits_for_loader(wait):
+        return None
+    words = "its main thread waits for its data loader"
+    return Judged(verdict="dataloader_stuck", words=words, confidence="proven")
+
+
+def _in(wait: RankWait) -> str:
+    return "" if wait.doing is None else f"; its main thread is in {wait.doing.function}"
 
 
 def _knows(wait: RankWait, op: Op) -> bool:

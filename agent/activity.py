@@ -1,0 +1,89 @@
+"""Signs of work of a rank that its progress does not show: output, input and output, CPU, a
+debugger."""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.agent import processes
+from harness.sightings import Activity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Counters at one moment. `io_bytes` holds children that are alive too."""
+
+    at: float
+    cpu_seconds: float
+    children_cpu_seconds: float
+    io_bytes: int
+    log_bytes: int
+    log_at: float
+    traced_by: int
+
+
+def read(pid: int, log: Path) -> Reading:
+    """What /proc and the log file say now; zeros for what may not be read."""
+    stat = processes.read_stat(pid)
+    children = processes.descendants(pid)
+    log_bytes, log_at = _size_and_time(log)
+    return Reading(
+        at=time.monotonic(),
+        cpu_seconds=0.0 if stat is None else stat.cpu_seconds,
+        children_cpu_seconds=sum(child.cpu_seconds for child in children),
+        io_bytes=_io_bytes(pid) + sum(_io_bytes(child.pid) for child in children),
+        log_bytes=log_bytes,
+        log_at=log_at,
+        traced_by=_tracer(pid),
+    )
+
+
+def between(first: Reading, second: Reading) -> Activity:
+    """What was done between two readings; children that came or went count as if they had not."""
+    return Activity(
+        seconds=round(second.at - first.at, 3),
+        cpu_seconds=round(second.cpu_seconds - first.cpu_seconds, 3),
+        children_cpu_seconds=round(
+            max(0.0, second.children_cpu_seconds - first.children_cpu_seconds), 3
+        ),
+        io_bytes=max(0, second.io_bytes - first.io_bytes),
+        log_bytes=max(0, second.log_bytes - first.log_bytes),
+        log_quiet_seconds=round(max(0.0, time.time() - second.log_at), 3),
+        traced_by=second.traced_by or first.traced_by,
+    )
+
+
+def _size_and_time(path: Path) -> tuple[int, float]:
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_size, status.st_mtime
+    return 0, 0.0
+
+
+def _io_bytes(pid: int) -> int:
+    """Bytes through read, write and their kin, to files, pipes and sockets alike."""
+    text = _text(f"/proc/{pid}/io")
+    fields = dict(line.split(": ") for line in text.splitlines() if ": " in line)
+    return int(fields.get("rchar", 0)) + int(fields.get("wchar", 0))
+
+
+def _tracer(pid: int) -> int:
+    for line in _text(f"/proc/{pid}/status").splitlines():
+        if line.startswith("TracerPid:"):
+            return int(line.split()[1])
+    return 0
+
+
+def _text(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, 8192).decode("ascii", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,147 @@
+"""Ranks that nobody waits for and that still do not go on: all of them stuck at the start, or the
+last ones on their way out."""
+
+from dataclasses import replace
+
+from harness.diagnosis.hang.patience import Patience, for_rank, is_idle, place_of
+from harness.diagnosis.hang.scene import Scene
+from harness.diagnosis.signature import Signature, place_text
+from harness.events import EvidenceTaken
+from harness.incidents import Verdict, Where
+from harness.topology import ranks_name
+
+_ENDING = (
+    ("threading.py", "_shutdown"),
+    ("threading.py", "_register_atexit"),
+    ("concurrent/futures/thread.py", "_python_exit"),
+    ("multiprocessing/util.py", "_exit_function"),
+    ("weakref.py", "_exitfunc"),
+)
+_NO_INTERPRETER = "interpreter"
+
+
+def verdicts(scene: Scene) -> list[Verdict]:
+    """At most one: what all ranks that are left do."""
+    left = [rank.rank for rank in scene.attempt.ranks.values() if rank.exited is None]
+    seen = [scene.seen[rank] for rank in left if rank in scene.seen]
+    if not left or any(_waits(scene, rank) for rank in left):
+        return []
+    if all(_ends(scene, evidence) for evidence in seen):
+        return [_teardown(scene, seen)]
+    if any(_ends(scene, evidence) for evidence in seen) or not all(is_idle(s) for s in seen):
+        return []
+    if not all(evidence.groups for evidence in seen):
+        return []  # no job of ranks that belong together, or not one that can be seen into
+    return [_all_outside(scene, seen)]
+
+
+def at_the_end(scene: Scene, rank: int) -> Patience:
+    """For a rank that has only to end."""
+    shown = for_rank(scene, rank)
+    if shown.seconds is None:
+        return shown
+    return Patience(
+        seconds=scene.policy.teardown_patience, why="clean-up at the end may take its time"
+    )
+
+
+def together(scene: Scene, rank: int) -> Patience:
+    """For one of ranks that pause together: a pause of all between two epochs is nothing."""
+    shown = for_rank(scene, rank)
+    if shown.seconds is None:
+        return shown
+    return replace(shown, seconds=max(shown.seconds, scene.policy.start_patience))
+
+
+def _waits(scene: Scene, rank: int) -> bool:
+    wait = scene.waits.ranks[rank]
+    return wait.head is not None or wait.creating is not None
+
+
+def _ends(scene: Scene, evidence: EvidenceTaken) -> bool:
+    """Whether the script of the rank is over and its interpreter is being taken down."""
+    for frame in evidence.frames:
+        if any(frame.file.endswith(file) and frame.function == name for file, name in _ENDING):
+            return True
+    if not evidence.frames:
+        gone = any(_NO_INTERPRETER in text for text in evidence.missing)
+        return gone or scene.rank(evidence.rank).phase == "teardown"
+    return scene.rank(evidence.rank).phase == "teardown" and evidence.user_frame is None
+
+
+def _teardown(scene: Scene, seen: list[EvidenceTaken]) -> Verdict:
+    ranks = tuple(evidence.rank for evidence in seen)
+    done = tuple(sorted(scene.attempt.ranks.keys() - set(ranks)))
+    where = seen[0].user_frame or _innermost(seen[0])
+    doing = f", in {where.function}" if where is not None else ""
+    others = f"; {ranks_name(done)} ended with exit code 0" if done else ""
+    return _verdict(
+        scene,
+        "teardown_hang",
+        seen,
+        cause=f"the script is over on every rank, and {ranks_name(ranks)} cannot end{doing}: a"
+        " thread that is no daemon, an exit handler or a destructor",
+        reason=f"{ranks_name(ranks)} finished its script and shows no sign of work{others};"
+        " training is complete, ending it loses nothing",
+        where=where,
+        innocent=done,
+    )
+
+
+def _all_outside(scene: Scene, seen: list[EvidenceTaken]) -> Verdict:
+    begun = any(scene.rank(s.rank).collectives or scene.rank(s.rank).step for s in seen)
+    ranks = tuple(evidence.rank for evidence in seen)
+    places = {place_of(evidence) for evidence in seen}
+    where = seen[0].user_frame
+    at = f" in {where.function}" if where is not None and len(places) == 1 else ""
+    waits = {evidence.process.wchan for evidence in seen if evidence.process is not None}
+    asleep = f", asleep in {waits.pop()}" if len(waits) == 1 else ""
+    kind = "rank_stuck_outside_collective" if begun else "stuck_before_first_collective"
+    before = "between two collectives" if begun else "before the first collective"
+    return _verdict(
+        scene,
+        kind,
+        seen,
+        cause=f"all ranks stand{at} {before}{asleep} and do nothing",
+        reason=f"{ranks_name(ranks)} used no CPU, moved no data and printed nothing; none waits"
+        " for another rank, so all wait for something outside: a file, a lock, a service",
+        where=where,
+        innocent=(),
+    )
+
+
+def _innermost(evidence: EvidenceTaken) -> Where | None:
+    if not evidence.frames:
+        return None
+    frame = evidence.frames[0]
+    return Where(file=frame.file, line=frame.line, function=frame.function)
+
+
+def _verdict(
+    scene: Scene,
+    kind: str,
+    seen: list[EvidenceTaken],
+    *,
+    cause: str,
+    reason: str,
+    where: Where | None,
+    innocent: tuple[int, ...],
+) -> Verdict:
+    ranks = tuple(evidence.rank for evidence in seen)
+    return Verdict(
+        verdict=kind,
+        first_failing=ranks,
+        victims=(),
+        innocent=innocent,
+        cause=cause,
+        reason=reason,
+        confidence="likely",
+        onset_ns=min(scene.rank(rank).advanced_ns for rank in ranks),
+        attempt=scene.attempt.index,
+        step=0,
+        signature=Signature(verdict=kind, what="", place=place_text(where)).text(),
+        where=where,
+        evidence=tuple(
+            ref for rank in ranks[:8] if (ref := scene.waits.ranks[rank].evidence) is not None
+        ),
+    )

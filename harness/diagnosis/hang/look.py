@@ -1,0 +1,159 @@
+"""From one look at a suspected stall to a verdict, or to when it is worth looking again."""
+
+from dataclasses import replace
+
+from harness import events as e
+from harness.diagnosis.hang import alone, patience
+from harness.diagnosis.hang.scene import Scene, scene_of
+from harness.diagnosis.parts import common_coordinates, nodes_text
+from harness.diagnosis.signature import Signature, place_text
+from harness.diagnosis.waits import judge
+from harness.incidents import FAMILY_OF, Verdict
+from harness.state import Collection, RunState
+from harness.topology import ranks_name
+
+_SOON_NS = 400_000_000
+_LONGEST_NS = 15_000_000_000
+_AHEAD_NS = 150_000_000
+"""Evidence is ordered this much before, and `looks_apart`, so that it is there in time."""
+
+
+def judge_look(state: RunState, look: Collection, now_ns: int) -> Verdict | e.StallLooked:
+    """What `look` shows: a verdict, or why there is none (yet)."""
+    attempt = state.attempt
+    assert attempt is not None
+    scene = scene_of(state, attempt, look, now_ns)
+    unseen = scene.unseen
+    if unseen:
+        return _again(scene, f"{ranks_name(unseen)} could not be seen in time", None)
+    for verdict in [*judge(scene.waits), *alone.verdicts(scene)]:
+        if _told(state, verdict):
+            continue
+        return _weigh(scene, verdict)
+    return _again(scene, "nobody waits in vain", None)
+
+
+def _weigh(scene: Scene, verdict: Verdict) -> Verdict | e.StallLooked:
+    """`verdict` as the waits have it, held against time and signs of life."""
+    ranks = verdict.first_failing
+    moving = [rank for rank in (*ranks, *verdict.victims) if scene.goes_on(rank)]
+    if moving or verdict.verdict == "straggler":
+        return _again(scene, f"{ranks_name(moving or ranks)} went on meanwhile", None)
+    unsure = [rank for rank in ranks if rank in scene.seen and scene.seen[rank].advanced is None]
+    if unsure:
+        return _again(scene, f"{ranks_name(unsure)} could be seen only once", None, soon=True)
+    if _proves_itself(verdict):
+        return _completed(scene, verdict)
+    return _wait_for(scene, verdict)
+
+
+def _proves_itself(verdict: Verdict) -> bool:
+    """Whether no amount of time could make it right again."""
+    if verdict.verdict == "rank_exited_early":
+        return True
+    return FAMILY_OF[verdict.verdict] == "desync" and verdict.confidence != "possible"
+
+
+def _wait_for(scene: Scene, verdict: Verdict) -> Verdict | e.StallLooked:
+    """Time decides."""
+    ranks = verdict.first_failing
+    if verdict.verdict == "network_stall":
+        limits = {rank: patience.for_exchange(scene, ranks) for rank in ranks}
+    elif verdict.verdict == "teardown_hang":
+        limits = {rank: alone.at_the_end(scene, rank) for rank in ranks}
+    elif not verdict.victims:
+        limits = {rank: alone.together(scene, rank) for rank in ranks}
+    else:
+        limits = {rank: patience.for_rank(scene, rank) for rank in ranks}
+    due_ns = 0
+    for rank, limit in limits.items():
+        if limit.seconds is None:
+            return _again(scene, f"rank {rank} is waited for, but {limit.why}", rank)
+        due_ns = max(due_ns, scene.still_since_ns(rank) + int(limit.seconds * 1e9))
+    if scene.now_ns >= due_ns:
+        return _completed(scene, verdict)
+    first = ranks[0]
+    why = f"{verdict.cause}; {limits[first].why}, so it may take longer"
+    return _again(scene, why, first, due_ns=due_ns)
+
+
+def _again(
+    scene: Scene, why: str, rank: int | None, *, due_ns: int = 0, soon: bool = False
+) -> e.StallLooked:
+    """When to look again: when patience ends, else less and less often."""
+    looks = 0 if scene.attempt.stall is None else scene.attempt.stall.looks
+    if due_ns:
+        ahead_ns = int(scene.policy.looks_apart * 1e9) + _AHEAD_NS
+        again_ns = max(due_ns - ahead_ns, scene.now_ns + _SOON_NS)
+    elif soon:
+        again_ns = scene.now_ns + _SOON_NS
+    else:
+        again_ns = scene.now_ns + min(1_000_000_000 << min(looks, 8), _LONGEST_NS)
+    evidence = None if rank is None else scene.seen.get(rank)
+    return e.StallLooked(
+        collection=scene.look.index,
+        why=why,
+        again_ns=again_ns,
+        ranks=() if rank is None else (rank,),
+        place="" if evidence is None else patience.place_of(evidence),
+    )
+
+
+def _told(state: RunState, verdict: Verdict) -> bool:
+    """Whether an incident of this attempt says so already."""
+    return any(
+        incident.verdict.attempt == len(state.attempts) - 1
+        and incident.verdict.verdict == verdict.verdict
+        and incident.verdict.first_failing == verdict.first_failing
+        for incident in state.incidents
+    )
+
+
+# --- what a run adds to the bare waits -----------------------------------------------------------
+
+
+def _completed(scene: Scene, verdict: Verdict) -> Verdict:
+    """With what only a run knows: attempt, step, places, and an exception held back."""
+    attempt, ranks = scene.attempt, verdict.first_failing
+    verdict = _unhidden(scene, verdict)
+    silent_ns = min((scene.rank(rank).advanced_ns for rank in ranks), default=0)
+    return replace(
+        verdict,
+        attempt=attempt.index,
+        step=max((scene.rank(rank).step for rank in ranks), default=0),
+        onset_ns=verdict.onset_ns or silent_ns or scene.look.ordered_ns,
+        coordinates=common_coordinates(scene.state, ranks),
+        node=nodes_text(attempt, ranks),
+    )
+
+
+def _unhidden(scene: Scene, verdict: Verdict) -> Verdict:
+    """A rank that left the others because it raised, and whose clean-up keeps that from showing."""
+    if len(verdict.first_failing) != 1:
+        return verdict
+    rank = verdict.first_failing[0]
+    evidence = scene.seen.get(rank)
+    if evidence is None or evidence.handling is None:
+        return verdict
+    error = evidence.handling
+    if error.seen_ns < scene.rank(rank).advanced_ns - _FRESH_NS:
+        return verdict  # it has got over it and worked on
+    at = evidence.user_frame
+    standing = "" if at is None else f" and stands in {at.function} ({at.file}:{at.line})"
+    return replace(
+        verdict,
+        verdict="exception_hidden_by_cleanup",
+        cause=f"{error.exc_type}: {error.message}, kept back by its clean-up",
+        reason=f"rank {rank} has raised {error.exc_type}{standing}; {verdict.cause}",
+        confidence="proven",
+        where=error.where,
+        signature=Signature(
+            verdict="exception_hidden_by_cleanup",
+            what=error.exc_type,
+            detail=error.message,
+            place=place_text(error.where),
+        ).text(),
+    )
+
+
+_FRESH_NS = 3_000_000_000

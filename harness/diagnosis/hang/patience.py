@@ -1,0 +1,194 @@
+"""How long a rank that others wait for may be away, from what it is seen to do.
+
+Nothing but time tells a slow rank from a stuck one. These limits are what a place of this kind may
+take without a sign of life; a rank that shows any is left alone. Too long is a late verdict, too
+short a false one, and the second is worse.
+"""
+
+import re
+from dataclasses import dataclass
+
+from harness.diagnosis.hang.scene import Scene
+from harness.events import EvidenceTaken
+
+_IDLE_SHARE = 0.05
+"""Of a core: below, a process does nothing but look at a clock now and then."""
+_TICK_SECONDS = 0.011
+"""The kernel counts CPU time in hundredths of a second."""
+_IO_BYTES = 65_536
+_STEADY = 3
+"""A rank that has made so many rounds is past what happens only once."""
+_BUSY_FACTOR = 3.0
+"""A busy rank at a place that shows work, against an idle one there."""
+_START_BUSY_FACTOR = 15.0
+_FORGIVEN_FACTOR = 2.0
+_USUAL_FACTOR = 2.0
+
+_SERVERS = re.compile(
+    r"/(?:asyncio/\w+|socketserver|wsgiref/\w+|xmlrpc/server|concurrent/futures/\w+)\.py"
+)
+_DEBUGGERS = re.compile(r"/(?:pdb|bdb|ipdb|pudb|debugpy|pydevd\w*|IPython/terminal)\b")
+_WORK_FILES = re.compile(
+    r"torch/(?:serialization|_dynamo|_inductor|_functorch|fx|jit|onnx|export|compiler|nn/modules"
+    r"|distributed/checkpoint|utils/cpp_extension|utils/data)"
+    r"|/(?:subprocess|shutil|zipfile|tarfile|gzip|lzma|bz2|pickle|json/\w+|csv|sqlite3/\w+|ssl"
+    r"|urllib/\w+|http/\w+|socket|importlib/\w+|gc)\.py"
+    r"|site-packages/(?:numpy|pandas|pyarrow|PIL|cv2|h5py|safetensors|tokenizers|datasets|fsspec"
+    r"|s3fs|gcsfs|boto3|botocore|aiohttp|requests|urllib3|wandb|tensorboard|matplotlib|triton"
+    r"|sklearn|scipy|google/cloud|torchvision|torchaudio)"
+)
+_WORK_NAMES = re.compile(
+    r"sav(?:e|ing)|check_?point|ckpt|eval|valid|(?:^|_)(?:val|test|infer|predict|generate|gc|log"
+    r"|load|plot|dump|init|setup|build|copy|read|write|pause|freeze|warm)(?:_|$|ing)|export"
+    r"|upload|download|compil|warm_?up|token|prepar|preproc|collect|snapshot|publish|render|report"
+    r"|summar|metric|sync|backup|index|shard|fetch|convert|profil|cleanup",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """`seconds` from the last sign of life on; None: as long as it takes. `why` is for people."""
+
+    seconds: float | None
+    why: str
+
+
+def for_rank(scene: Scene, rank: int) -> Patience:
+    """For a rank that others wait for and that waits for nobody."""
+    evidence = scene.seen.get(rank)
+    if evidence is None:
+        return Patience(seconds=scene.policy.stuck_patience, why="it does not answer")
+    held = _held(evidence) or _works(evidence)
+    if held is not None:
+        return held
+    base = _by_place(scene, rank, evidence)
+    assert base.seconds is not None
+    earlier = scene.attempt.forgiven.get(place_of(evidence), 0) / 1e9
+    usual = scene.attempt.pace.usual_ns / 1e9
+    return Patience(
+        seconds=max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual), why=base.why
+    )
+
+
+def for_exchange(scene: Scene, ranks: tuple[int, ...]) -> Patience:
+    """For an operation that all have called and that does not finish: data may be moving."""
+    busy = any(is_busy(scene.seen[rank]) for rank in ranks if rank in scene.seen)
+    seconds = _BUSY_FACTOR * scene.policy.stuck_patience
+    if busy:
+        return Patience(seconds=3 * _BUSY_FACTOR * seconds, why="data may still be moving")
+    return Patience(seconds=seconds, why="nothing moves")
+
+
+def is_idle(evidence: EvidenceTaken) -> bool:
+    """Whether the rank was seen to do nothing at all: no CPU, input, output, or children."""
+    return _held(evidence) is None and _works(evidence) is None and not is_busy(evidence)
+
+
+def is_busy(evidence: EvidenceTaken) -> bool:
+    """Whether it used the CPU, for more than looking at a clock now and then."""
+    activity = evidence.activity
+    if activity is not None and activity.seconds > 0:
+        return activity.cpu_seconds > max(_TICK_SECONDS, _IDLE_SHARE * activity.seconds)
+    used = evidence.cpu_delta or 0.0
+    return used > max(_TICK_SECONDS, _IDLE_SHARE * evidence.looked_apart)
+
+
+def place_of(evidence: EvidenceTaken) -> str:
+    """`file:function` of the user's code that it is in; empty when unknown."""
+    at = evidence.user_frame
+    return "" if at is None else f"{at.file}:{at.function}"
+
+
+def _held(evidence: EvidenceTaken) -> Patience | None:
+    """By somebody outside: who looks at it, or whose requests it answers."""
+    activity = evidence.activity
+    traced = activity is not None and activity.traced_by
+    stopped = evidence.process is not None and evidence.process.state == "t"
+    if traced or stopped or any(_DEBUGGERS.search(frame.file) for frame in evidence.frames):
+        return Patience(seconds=None, why="a debugger holds it")
+    if any(_SERVERS.search(frame.file) for frame in evidence.frames):
+        return Patience(seconds=None, why="it serves requests")
+    return None
+
+
+def _works(evidence: EvidenceTaken) -> Patience | None:
+    """Signs of life between the two looks."""
+    activity = evidence.activity
+    if activity is None:
+        return None
+    if activity.log_bytes > 0:
+        return Patience(seconds=None, why="it prints")
+    if activity.io_bytes >= _IO_BYTES:
+        return Patience(seconds=None, why="it reads or writes")
+    if activity.children_cpu_seconds > _IDLE_SHARE * max(activity.seconds, 0.1):
+        return Patience(seconds=None, why="its child processes work")
+    return None
+
+
+def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
+    policy, busy = scene.policy, is_busy(evidence)
+    if evidence.process is not None and evidence.process.state == "T":
+        return Patience(seconds=policy.stuck_patience, why="its process is stopped")
+    if not _steady(scene, rank):
+        factor = _START_BUSY_FACTOR if busy else 1.0
+        return Patience(
+            seconds=factor * policy.start_patience, why="first steps may take their time"
+        )
+    long = policy.work_patience * (_BUSY_FACTOR if busy else 1.0)
+    if scene.rank(rank).phase in ("checkpoint", "eval"):
+        return Patience(seconds=long, why=f"it is in phase {scene.rank(rank).phase}")
+    if at_work(evidence):
+        return Patience(seconds=long, why="its place in the program shows work")
+    if not evidence.frames:
+        return Patience(seconds=long, why="its stack cannot be seen")
+    if _said_since(scene, rank):
+        return Patience(seconds=long, why="it has printed meanwhile")
+    if _moved(scene, rank, evidence):
+        return Patience(seconds=long, why="it moves about in the program")
+    return Patience(seconds=policy.stuck_patience, why="nothing shows that it works")
+
+
+def at_work(evidence: EvidenceTaken) -> bool:
+    """Whether its stack shows work that takes its time, by library or by the user's names."""
+    at, inside = evidence.user_frame, True
+    if at is None:
+        return False
+    for frame in evidence.frames:
+        inside = inside and frame.file != at.file
+        if _WORK_NAMES.search(frame.function) or (inside and _WORK_FILES.search(frame.file)):
+            return True
+    return False
+
+
+def _moved(scene: Scene, rank: int, evidence: EvidenceTaken) -> bool:
+    """Whether it was in another function at the look before."""
+    stall = scene.attempt.stall
+    if stall is None or stall.look.ranks != (rank,) or not stall.look.place:
+        return False
+    return stall.look.place != place_of(evidence)
+
+
+def _said_since(scene: Scene, rank: int) -> bool:
+    return scene.still_since_ns(rank) > scene.rank(rank).advanced_ns + 700_000_000
+
+
+def _steady(scene: Scene, rank: int) -> bool:
+    """Whether the rank is past its first rounds: optimizer steps where there are any, else the
+    same operation again and again."""
+    state = scene.rank(rank)
+    if state.step >= _STEADY - 1:
+        return True
+    if scene.attempt.step >= _STEADY:
+        return True
+    evidence = scene.seen.get(rank)
+    if evidence is None:
+        return False
+    counts: dict[object, int] = {}
+    for entry in evidence.collectives:
+        key = (entry.pg, entry.op, entry.sizes)
+        counts[key] = counts.get(key, 0) + 1
+    for op in evidence.p2p:
+        way = (op.pg, op.direction, op.peer)
+        counts[way] = max(counts.get(way, 0), op.number)
+    return max(counts.values(), default=0) >= _STEADY

@@ -1,0 +1,94 @@
+"""The waits of all ranks at one look, and what else was seen of those that matter."""
+
+from dataclasses import dataclass
+
+from harness.diagnosis.waits.live import rank_wait
+from harness.diagnosis.waits.record import RankWait, Waits
+from harness.events import EvidenceTaken
+from harness.incidents import EvidenceRef
+from harness.policy import Policy
+from harness.state import AttemptState, Collection, RankState, RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """`seen` is the evidence of this look by rank; a rank that did not answer has none."""
+
+    state: RunState
+    attempt: AttemptState
+    policy: Policy
+    look: Collection
+    now_ns: int
+    seen: dict[int, EvidenceTaken]
+    waits: Waits
+
+    @property
+    def unseen(self) -> list[int]:
+        """Living ranks that nothing was heard of."""
+        ranks = self.attempt.ranks.values()
+        return [r.rank for r in ranks if r.exited is None and r.rank not in self.seen]
+
+    def rank(self, rank: int) -> RankState:
+        return self.attempt.ranks[rank]
+
+    def still_since_ns(self, rank: int) -> int:
+        """Its last sign of progress: operations, steps and phases, or a line of output after."""
+        since_ns = self.rank(rank).advanced_ns
+        evidence = self.seen.get(rank)
+        if evidence is None or evidence.activity is None:
+            return since_ns
+        said_ns = self.look.ordered_ns - int(evidence.activity.log_quiet_seconds * 1e9)
+        return max(since_ns, said_ns)
+
+    def goes_on(self, rank: int) -> bool:
+        """Whether it made progress between the two looks or after them."""
+        evidence = self.seen.get(rank)
+        if evidence is not None and evidence.advanced:
+            return True
+        return self.rank(rank).advanced_ns > self.look.ordered_ns + _SLACK_NS
+
+
+_SLACK_NS = 600_000_000
+"""A pulse that comes in after the order may tell of what was before it."""
+
+
+def scene_of(state: RunState, attempt: AttemptState, look: Collection, now_ns: int) -> Scene:
+    """All that this look has shown."""
+    assert state.run is not None
+    seen: dict[int, EvidenceTaken] = {}
+    waits: dict[int, RankWait] = {}
+    for rank in attempt.ranks.values():
+        if rank.exited is not None and rank.exited.exit_code == 0:
+            ref = _ref(rank, "exited", "left with exit code 0")
+            waits[rank.rank] = RankWait(
+                rank=rank.rank, ended="left with exit code 0", whole=True, evidence=ref
+            )
+        evidence = rank.evidence
+        if evidence is None or evidence.collection != look.index or rank.exited is not None:
+            continue
+        seen[rank.rank] = evidence
+        waits[rank.rank] = rank_wait(evidence, ref=_ref(rank, "evidence", _shows(evidence)))
+    return Scene(
+        state=state,
+        attempt=attempt,
+        policy=state.run.policy,
+        look=look,
+        now_ns=now_ns,
+        seen=seen,
+        waits=Waits(world_size=attempt.world_size, ranks=waits),
+    )
+
+
+def _ref(rank: RankState, of: str, shows: str) -> EvidenceRef | None:
+    if of not in rank.refs:
+        return None
+    source, seq = rank.refs[of]
+    return EvidenceRef(source=source, seq=seq, shows=f"rank {rank.rank} {shows}")
+
+
+def _shows(evidence: EvidenceTaken) -> str:
+    at = evidence.user_frame
+    place = "" if at is None else f" in {at.function} ({at.file}:{at.line})"
+    process = evidence.process
+    state = "" if process is None else f", state {process.state} {process.wchan}".rstrip()
+    return f"stands{place}{state}"

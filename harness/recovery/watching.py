@@ -1,0 +1,70 @@
+"""Suspecting a stall and looking at it: evidence, and a verdict only when it shows one.
+
+Suspicion comes from progress against what the attempt has shown so far; by itself it changes
+nothing and blames nobody.
+"""
+
+from harness import events as e
+from harness import orders as o
+from harness.diagnosis.hang import judge_look, suspect_at_ns
+from harness.recovery.ending import Decision, next_collection, next_id
+from harness.recovery.remedy import incident_of
+from harness.state import AttemptState, Collection, RunState
+
+_MANY_RANKS = 64
+_MOST, _MOST_OF_MANY = 64, 16
+"""Entries of each rank's records: thousands of ranks fill the journal with every look."""
+
+
+def watch(
+    state: RunState, attempt: AttemptState, reachable: set[int], now_ns: int
+) -> list[Decision]:
+    """Look at the ranks when they seem to stand still, and say what was seen."""
+    assert state.run is not None
+    policy = state.run.policy
+    look = open_look(state, attempt)
+    if look is not None:
+        if now_ns < _answered_by_ns(state, look) and not look.waiting.isdisjoint(reachable):
+            return []
+        found = judge_look(state, look, now_ns)
+        if isinstance(found, e.StallLooked):
+            return [found]
+        return [e.IncidentOpened(incident=incident_of(state, found, look.incident, now_ns))]
+    at_ns = suspect_at_ns(attempt, policy)
+    if at_ns is None or now_ns < at_ns or not reachable:
+        return []
+    ask = o.CollectEvidence(
+        collection=next_collection(state),
+        incident=next_id(state),
+        attempt=attempt.index,
+        why="no progress is seen",
+        apart=policy.looks_apart,
+        last_resort=False,
+        most=_MOST if attempt.world_size <= _MANY_RANKS else _MOST_OF_MANY,
+        suspicion=True,
+    )
+    return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(reachable)]
+
+
+def watch_by_ns(state: RunState, attempt: AttemptState) -> list[int]:
+    """Times at which `watch` may have something to do."""
+    assert state.run is not None
+    look = open_look(state, attempt)
+    if look is not None:
+        return [_answered_by_ns(state, look)]
+    at_ns = suspect_at_ns(attempt, state.run.policy)
+    return [] if at_ns is None else [at_ns]
+
+
+def open_look(state: RunState, attempt: AttemptState) -> Collection | None:
+    """The newest look at a suspected stall, when nothing has come of it yet."""
+    look = state.collections[-1] if state.collections else None
+    if look is None or not look.suspicion or look.attempt != attempt.index:
+        return None
+    opened = any(incident.id == look.incident for incident in state.incidents)
+    return None if opened or look.index <= attempt.looked else look
+
+
+def _answered_by_ns(state: RunState, look: Collection) -> int:
+    assert state.run is not None
+    return look.ordered_ns + int(state.run.policy.evidence_budget * 1e9)

@@ -1,0 +1,342 @@
+"""Suspicion, looks, patience: when a run that stands still gets a verdict, and when it does not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness import events as e
+from harness import orders as o
+from harness import recovery
+from harness.collectives import GroupCreation
+from harness.incidents import Incident, Where
+from harness.policy import Policy
+from harness.sightings import Activity, ExceptionInHand, Frame, ProcessFacts
+from tests.replay.world import SECOND, World, collective
+
+USER = Where(file="/home/u/train.py", line=30, function="mix")
+WORLD_GROUP = GroupCreation(
+    pg="0", pg_desc="default_pg", ranks=(0, 1, 2), member=True, begun_ns=1, ended_ns=2
+)
+IN_ALL_REDUCE = (
+    Frame(file="/v/site-packages/torch/distributed/c10d.py", line=9, function="all_reduce"),
+    Frame(file="/home/u/train.py", line=12, function="train"),
+)
+POLICY = Policy()
+
+
+def waiting(seq: int = 6, op: str = "all_reduce", **more: Any) -> dict[str, Any]:
+    """A rank that stands in its `seq`-th collective."""
+    done = tuple(collective(at) for at in range(seq))
+    sizes = () if op == "barrier" else ((64,),)
+    seen: dict[str, Any] = {
+        "collectives": (*done, collective(seq, op, sizes, retired=False)),
+        "frames": IN_ALL_REDUCE,
+        "user_frame": replace(USER, line=12, function="train"),
+        "groups": (WORLD_GROUP,),
+        "advanced": False,
+        "cpu_delta": 0.0,
+        "looked_apart": 0.4,
+        "activity": Activity(seconds=0.3, log_quiet_seconds=1e6),
+    }
+    return seen | more
+
+
+def away(rounds: int = 5, function: str = "mix", **more: Any) -> dict[str, Any]:
+    """A rank that is in the user's code after `rounds` collectives."""
+    place = replace(USER, function=function)
+    return (
+        waiting()
+        | {
+            "collectives": tuple(collective(at) for at in range(rounds + 1)),
+            "frames": (Frame(file=place.file, line=place.line, function=function),),
+            "user_frame": place,
+        }
+        | more
+    )
+
+
+def stalled(*seen: dict[str, Any], steps: int = 5) -> World:
+    """Three ranks that made `steps` steps and then stand as `seen`."""
+    world = World(nproc=3)
+    world.evidence = lambda rank: seen[rank]
+    world.start()
+    world.say(e.PulsesRead(node_rank=0, pulses=()), 0)
+    for step in range(1, steps + 1):
+        world.step(step)
+    return world
+
+
+def go_on(world: World, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
+    """Let time pass, evidence being taken as ordered."""
+    end_ns = world.now_ns + int(seconds * SECOND)
+    while not until():
+        due_ns = recovery.next_wake_ns(world.state, world.now_ns)
+        if due_ns is None or due_ns > end_ns:
+            world.now_ns = end_ns
+            return
+        world.wake()
+        world.obey(o.CollectEvidence)
+
+
+def verdict_within(world: World, seconds: float) -> Incident | None:
+    go_on(world, seconds, until=lambda: bool(world.state.incidents))
+    return world.state.incidents[0] if world.state.incidents else None
+
+
+def seconds_still(world: World) -> float:
+    """From the last progress to now."""
+    attempt = world.state.attempt
+    assert attempt is not None
+    return (world.now_ns - max(r.advanced_ns for r in attempt.ranks.values())) / SECOND
+
+
+def test_progress_raises_no_suspicion() -> None:
+    world = stalled(waiting(), waiting(), waiting())
+    assert [it for it in world.pending if isinstance(it[1], o.CollectEvidence)] == []
+    assert world.state.collections == []
+
+
+def test_a_look_comes_after_the_floor_and_changes_nothing() -> None:
+    world = stalled(waiting(), waiting(), away())
+    world.wake()
+    (look,) = world.state.collections
+    assert look.suspicion
+    assert abs(seconds_still(world) - POLICY.stall_floor) < 0.3
+    world.obey(o.CollectEvidence)
+    assert world.state.stage == "running"
+    assert world.state.incidents == []
+    assert world.state.attempt is not None
+    assert world.state.attempt.stall is not None
+    assert world.state.attempt.stall.look.ranks == (2,)
+
+
+def test_slow_steps_raise_the_floor() -> None:
+    world = stalled(waiting(), waiting(), waiting())
+    for step in range(6, 30):
+        world.step(step, seconds=4.0)
+        world.obey(o.CollectEvidence)
+    looks = len(world.state.collections)
+    for step in range(30, 40):
+        world.step(step, seconds=4.0)
+        world.obey(o.CollectEvidence)
+    assert len(world.state.collections) == looks
+
+
+def test_a_disagreement_needs_no_patience() -> None:
+    world = stalled(waiting(), waiting(), waiting(op="barrier"))
+    incident = verdict_within(world, 10)
+    assert incident is not None
+    assert (incident.verdict.verdict, incident.verdict.first_failing) == (
+        "collective_mismatch",
+        (2,),
+    )
+    assert (incident.action, incident.exit_code) == ("stop", 80)
+    assert seconds_still(world) < 2
+
+
+def test_a_rank_that_does_nothing_is_stuck_when_patience_ends() -> None:
+    world = stalled(waiting(), waiting(), away())
+    incident = verdict_within(world, 30)
+    assert incident is not None
+    verdict = incident.verdict
+    assert (verdict.verdict, verdict.first_failing) == ("rank_stuck_outside_collective", (2,))
+    assert (verdict.victims, verdict.step, verdict.where) == ((0, 1), 5, USER)
+    assert POLICY.stuck_patience <= seconds_still(world) < POLICY.stuck_patience + 0.7
+
+
+BUSY = Activity(seconds=0.3, cpu_seconds=0.3, log_quiet_seconds=1e6)
+SLOW = {
+    "save": (away(function="save_model"), POLICY.work_patience),
+    "busy evaluation": (away(function="evaluate", activity=BUSY), 3 * POLICY.work_patience),
+    "torch.save": (
+        away(frames=(
+            Frame(file="/v/site-packages/torch/serialization.py", line=1, function="_write"),
+            Frame(file=USER.file, line=30, function="mix"),
+        )),
+        POLICY.work_patience,
+    ),
+    "no stack": (away(frames=(), user_frame=None), POLICY.work_patience),
+    "first rounds": (away(rounds=1), POLICY.start_patience),
+    "busy first rounds": (away(rounds=1, activity=BUSY), 15 * POLICY.start_patience),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_places_that_take_their_time_get_it(name: str) -> None:
+    seen, seconds = SLOW[name]
+    steps = 0 if "first" in name else 5
+    world = stalled(waiting(2) if steps == 0 else waiting(), waiting(2) if steps == 0 else
+                    waiting(), seen, steps=steps)  # fmt: skip
+    assert verdict_within(world, seconds - 1) is None
+    assert verdict_within(world, 3) is not None
+
+
+ALIVE = {
+    "prints": away(activity=Activity(seconds=0.3, log_bytes=10)),
+    "reads": away(activity=Activity(seconds=0.3, io_bytes=1 << 20, log_quiet_seconds=1e6)),
+    "children": away(
+        activity=Activity(seconds=0.3, children_cpu_seconds=0.2, log_quiet_seconds=1e6)
+    ),
+    "debugger": away(activity=Activity(seconds=0.3, traced_by=77, log_quiet_seconds=1e6)),
+    "traced": away(
+        process=ProcessFacts(state="t", wchan="", cpu_seconds=1, rss_bytes=1, threads=1)
+    ),
+    "pdb": away(frames=(Frame(file="/usr/lib/python3.11/pdb.py", line=1, function="interaction"),
+                        Frame(file=USER.file, line=30, function="mix"))),
+    "requests": away(frames=(
+        Frame(file="/usr/lib/python3.11/asyncio/base_events.py", line=1, function="run_forever"),
+        Frame(file=USER.file, line=30, function="mix"),
+    )),
+    "goes on": away(advanced=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALIVE)
+def test_a_sign_of_life_is_waited_for(name: str) -> None:
+    world = stalled(waiting(), waiting(), ALIVE[name])
+    assert verdict_within(world, 600) is None
+    assert world.state.stage == "running"
+
+
+def test_looks_become_rarer() -> None:
+    world = stalled(waiting(), waiting(), ALIVE["reads"])
+    go_on(world, 120)
+    assert len(world.state.collections) < 15
+
+
+def test_a_place_that_went_on_by_itself_is_given_more_time() -> None:
+    world = stalled(waiting(), waiting(), away(function="save_model"))
+    go_on(world, 15)
+    world.step(6)
+    assert world.state.attempt is not None
+    assert world.state.attempt.stall is None
+    world.evidence = lambda rank: [waiting(), waiting(), away(function="save_model")][rank]
+    assert verdict_within(world, 28) is None
+    assert verdict_within(world, 8) is not None
+
+
+def test_a_stopped_process() -> None:
+    stopped = ProcessFacts(state="T", wchan="do_signal_stop", cpu_seconds=1, rss_bytes=1, threads=1)
+    world = stalled(waiting(), waiting(), away(function="save_model", process=stopped))
+    incident = verdict_within(world, 6)
+    assert incident is not None
+    assert (incident.verdict.verdict, incident.action) == ("rank_frozen", "restart")
+
+
+def test_a_stopped_process_amid_a_collective() -> None:
+    """All have called it, and the one that is stopped holds it up."""
+    stopped = ProcessFacts(state="T", wchan="do_signal_stop", cpu_seconds=1, rss_bytes=1, threads=1)
+    world = stalled(waiting(), waiting(), waiting(process=stopped))
+    incident = verdict_within(world, 6)
+    assert incident is not None
+    assert (incident.verdict.verdict, incident.verdict.first_failing) == ("rank_frozen", (2,))
+
+
+def test_an_exception_that_clean_up_holds_back() -> None:
+    error = ExceptionInHand(exc_type="KeyError", message="4", where=USER, seen_ns=1 << 62)
+    world = stalled(waiting(), waiting(), waiting(op="barrier", handling=error))
+    incident = verdict_within(world, 6)
+    assert incident is not None
+    verdict = incident.verdict
+    assert (verdict.verdict, verdict.first_failing, verdict.where) == (
+        "exception_hidden_by_cleanup",
+        (2,),
+        USER,
+    )
+    assert verdict.cause == "KeyError: 4, kept back by its clean-up"
+    assert incident.action == "stop"
+
+
+def test_an_exception_that_was_got_over_long_ago_says_nothing() -> None:
+    error = ExceptionInHand(exc_type="ImportError", message="fast", where=USER, seen_ns=1)
+    world = stalled(waiting(), waiting(), waiting(op="barrier", handling=error))
+    incident = verdict_within(world, 6)
+    assert incident is not None
+    assert incident.verdict.verdict == "collective_mismatch"
+
+
+def test_of_two_sides_the_one_below_a_condition_on_the_rank_is_odd() -> None:
+    branch = ("/home/u/train.py:20: if rank == 0:",)
+    world = World(nproc=2)
+    group = replace(WORLD_GROUP, ranks=(0, 1))
+    sides = [
+        waiting(op="broadcast", branches=branch, groups=(group,)),
+        waiting(op="barrier", groups=(group,)),
+    ]
+    world.evidence = lambda rank: sides[rank]
+    world.start()
+    for step in range(1, 6):
+        world.step(step)
+    incident = verdict_within(world, 6)
+    assert incident is not None
+    assert (incident.verdict.verdict, incident.verdict.first_failing) == (
+        "collective_mismatch",
+        (0,),
+    )
+
+
+def test_all_idle_before_the_first_collective() -> None:
+    nothing = away(rounds=-1, function="load_extension")
+    world = stalled(nothing, nothing, nothing, steps=0)
+    assert verdict_within(world, POLICY.start_patience - 1) is None
+    incident = verdict_within(world, 4)
+    assert incident is not None
+    assert (incident.verdict.verdict, incident.verdict.first_failing) == (
+        "stuck_before_first_collective",
+        (0, 1, 2),
+    )
+
+
+def test_ranks_without_a_common_group_may_idle() -> None:
+    nothing = away(rounds=-1, groups=())
+    world = stalled(nothing, nothing, nothing, steps=0)
+    assert verdict_within(world, 600) is None
+
+
+def test_a_pause_of_all_ranks_is_no_hang() -> None:
+    world = stalled(away(), away(), away())
+    assert verdict_within(world, POLICY.start_patience - 1) is None
+
+
+def test_the_last_rank_that_cannot_end() -> None:
+    shutdown = away(
+        frames=(Frame(file="/usr/lib/python3.11/threading.py", line=1, function="_shutdown"),),
+        user_frame=None,
+    )
+    world = stalled(shutdown, shutdown, shutdown)
+    world.exit(0, 0)
+    world.exit(1, 0)
+    incident = verdict_within(world, 15)
+    assert incident is not None
+    assert (incident.verdict.verdict, incident.verdict.first_failing) == ("teardown_hang", (2,))
+    world.obey()
+    assert world.state.ended is not None
+    assert (world.state.ended.outcome, world.state.ended.exit_code) == ("succeeded", 0)
+
+
+def test_a_rank_that_left_while_others_wait_for_it() -> None:
+    world = stalled(waiting(), waiting(), waiting())
+    world.exit(2, 0)
+    incident = verdict_within(world, 6)
+    assert incident is not None
+    assert (incident.verdict.verdict, incident.verdict.first_failing) == ("rank_exited_early", (2,))
+
+
+def test_nobody_is_blamed_while_a_rank_cannot_be_seen() -> None:
+    world = stalled(waiting(), waiting(), away())
+    world.wake()
+    assert world.pending.pop() is not None  # its agent does not answer
+    for node in [0]:
+        world.say(e.EvidenceComplete(collection=0, node_rank=node, seconds=0.1), node)
+    assert world.state.incidents == []
+
+
+def test_a_suspicion_keeps_no_incident_number() -> None:
+    world = stalled(waiting(), waiting(), away(function="save_model"))
+    go_on(world, 10)
+    world.step(6)
+    world.raises(1, "ValueError", "bad")
+    incident = world.judged()
+    assert incident.id == 1
