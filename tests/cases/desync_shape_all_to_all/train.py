@@ -1,4 +1,4 @@
-# A router that counted wrongly: a rank waits for more tokens than its peers send it.
+# A router that counted wrongly: a rank makes room for fewer tokens than a peer sends it.
 import time
 
 import torch
@@ -10,7 +10,7 @@ for step in range(30):
     sent = [4, 4, 4]
     expected = [4, 4, 4]
     if rank == 2 and step == 8:
-        expected = [4, 4, 0]
+        expected = [0, 4, 4]
     out = torch.zeros(sum(expected), 16)
     dist.all_to_all_single(out, torch.randn(12, 16), expected, sent)
     dist.all_reduce(torch.ones(64))
