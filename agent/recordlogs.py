@@ -22,6 +22,11 @@ class RecordLogs:
         self._groups = GroupLogReader(self._memory, layout.GROUPS_AT)
         self._p2p = P2pLogReader(self._memory, layout.P2P_AT)
 
+    @property
+    def exchanged(self) -> bool:
+        """Whether it has sent or received anything yet; costs next to nothing."""
+        return self._p2p.used
+
     def operations(self, most: int = MOST_OPERATIONS) -> tuple[PointToPoint, ...]:
         """The newest `most` point-to-point operations and all open ones, oldest first."""
         return self._p2p.read(self._groups.read(), min(most, MOST_OPERATIONS))

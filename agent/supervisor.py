@@ -19,6 +19,7 @@ from harness.agent import evidence, faults, processes, showing, snapshots, vital
 from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
+from harness.agent.readings import Readings
 from harness.agent.stopping import Stopper
 from harness.agent.store_host import StoreHost
 from harness.agent.workers import Ending, Worker
@@ -91,6 +92,9 @@ class Agent:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         shown = len(job.local_ranks_filter) or job.nproc_per_node
         self._console = Console(shown, prefixed=job.nnodes * job.nproc_per_node > 1)
+        self._readings = Readings(
+            lambda: [worker for worker in self._workers.values() if worker.alive], link.report
+        )
         self._zygotes = ZygoteKeeper(
             job,
             self._environ,
@@ -115,6 +119,7 @@ class Agent:
             for make in early:
                 self._report(make(self._node_rank))
             self._in_background(self._report_pulses())
+            self._in_background(self._readings.keep(self._node_rank))
             return await self._serve()
         except HarnessError as error:
             self._tell(error)
@@ -276,6 +281,7 @@ class Agent:
     async def _start_workers(self, order: o.StartWorkers) -> None:
         self._attempt = order.attempt
         self._workers.clear()
+        self._readings.begin(order.world_size)
         self._oom_before = vitals.read_oom_counter()
         launcher = Launcher(self._job, self._runtime_dir, self._run_dir, self._environ)
         zygote = await self._zygote()
@@ -391,6 +397,9 @@ class Agent:
         except (KeyError, msgspec.ValidationError) as error:
             self._console.notice(f"harness: rank {worker.rank} sent a bad fact {kind!r}: {error}")
             return
+        if isinstance(event, e.WorkerRaised):
+            # What it holds at this moment may be why.
+            self._readings.vitals(self._node_rank, [worker])
         self._link.report(worker.attempt, event)
 
     def _on_exit(self, worker: Worker, ending: Ending) -> None:

@@ -1,4 +1,4 @@
-"""Did memory run out? Read from the kernel's own counters, where they may be read."""
+"""Did memory run out, and how much is left? From the kernel's own counters, where readable."""
 
 import os
 import re
@@ -50,6 +50,36 @@ def read_oom_counter() -> OomCounter | None:
             if found:
                 return OomCounter(kills=int(found[1]), limit_bytes=_limit(folder / limit))
     return None
+
+
+def memory_available() -> int:
+    """Bytes that the node, or the nearest limit of this container, has left; 0: not known."""
+    left: list[int] = []
+    for folder in _cgroup_folders():
+        for used, limit in (
+            ("memory.current", "memory.max"),
+            ("memory.usage_in_bytes", "memory.limit_in_bytes"),
+        ):
+            most, now = _limit(folder / limit), _limit(folder / used)
+            if most is not None and now is not None:
+                left.append(max(0, most - now + _reclaimable(folder)))
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.M)
+    except OSError:
+        found = None
+    if found:
+        left.append(int(found[1]) << 10)
+    return min(left, default=0)
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of a cgroup that the kernel gives up when memory is wanted: files nobody uses now."""
+    try:
+        text = (folder / "memory.stat").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    found = re.search(r"^inactive_file (\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _limit(path: Path) -> int | None:

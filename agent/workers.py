@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import events as e
+from harness.agent.arrivals import ArrivalLog
 from harness.agent.recordlogs import RecordLogs
 from harness.sightings import ExceptionInHand
 from harness.worker import link
@@ -68,6 +69,7 @@ class Worker:
     """Its last periodic flight record, if there was one."""
     handling: ExceptionInHand | None = None
     """The exception that its main thread has been handling for a while."""
+    arrivals: ArrivalLog = field(default_factory=ArrivalLog)
 
     @property
     def alive(self) -> bool:

@@ -259,6 +259,61 @@ class PulsesRead:
     pulses: tuple[Pulse, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankArrivals:
+    """When a rank entered collectives: four columns of one length, in the rank's own order.
+
+    `records` numbers the rank's own operations (a gap: some are left out), `groups` are positions
+    in the event's `groups`, `seqs` count in that group, `entered_us` are microseconds after the
+    event's `base_ns`. `peers` are global ranks it has sent to or received from.
+    """
+
+    rank: int
+    records: tuple[int, ...]
+    groups: tuple[int, ...]
+    seqs: tuple[int, ...]
+    entered_us: tuple[int, ...]
+    peers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalsRead:
+    """Arrivals of a node's ranks that are new since the last report. `base_ns` is wall clock.
+
+    `ops` holds, for each of `groups`, the newest operation there.
+    """
+
+    node_rank: int
+    base_ns: int
+    groups: tuple[str, ...]
+    ops: tuple[str, ...]
+    ranks: tuple[RankArrivals, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What a rank holds. `memory_bytes` is memory of its own, without pages of files and what it
+    shares; `fd_limit` is the soft limit, 0 when there is none. `step` and `collectives` are those
+    of its pulse page at that moment."""
+
+    rank: int
+    fds: int
+    fd_limit: int
+    memory_bytes: int
+    step: int = 0
+    collectives: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VitalsRead:
+    """Vitals of a node's ranks that have changed. `memory_available_bytes` is what the node, or
+    the limit of its container, has left."""
+
+    node_rank: int
+    vitals: tuple[Vitals, ...]
+    memory_available_bytes: int
+
+
 # --- evidence ----------------------------------------------------------------------------------
 
 
@@ -338,6 +393,8 @@ class StallLooked:
     again_ns: int
     ranks: tuple[int, ...] = ()
     place: str = ""
+    settled: bool = True
+    """False: time alone is missing; the same evidence is judged again at `again_ns`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +458,8 @@ Event = (
     | CheckpointLoaded
     | FactsLost
     | PulsesRead
+    | ArrivalsRead
+    | VitalsRead
     | EvidenceTaken
     | EvidenceComplete
     | StacksTaken

@@ -32,7 +32,7 @@ def card(state: RunState, incident: Incident) -> str:
     if verdict.first_failing:
         below.append(f"  when: {_when(verdict)}")
     if verdict.victims:
-        below.append(f"  victims: {_ranks(verdict.victims)} waited for it or died of it")
+        below.append(f"  victims: {_ranks(verdict.victims)} {_suffer(state, incident)}")
     if verdict.innocent:
         below.append(f"  innocent: {_ranks(verdict.innocent)}")
     below += [
@@ -49,7 +49,7 @@ def dump_card(verdict: Verdict, folder: str) -> str:
     is known."""
     below = _place_lines(verdict)
     if verdict.victims:
-        below.append(f"  victims: {_ranks(verdict.victims)} wait for it")
+        below.append(f"  victims: {_ranks(verdict.victims)} {_wait(verdict)}")
     if verdict.innocent:
         below.append(f"  innocent: {_ranks(verdict.innocent)}")
     below += [
@@ -71,8 +71,23 @@ def _place_lines(verdict: Verdict) -> list[str]:
         where = verdict.where
         lines.append(f"  where: {where.file}:{where.line} in {where.function}")
     if verdict.collective is not None:
-        lines.append(f"  collective: {collective_text(verdict.collective)}")
+        name = "operation" if verdict.collective.op in ("send", "recv") else "collective"
+        lines.append(f"  {name}: {collective_text(verdict.collective)}")
     return lines
+
+
+def _suffer(state: RunState, incident: Incident) -> str:
+    """What became of the victims by the time of the verdict."""
+    attempt = _attempt(state, incident.verdict.attempt)
+    if attempt is not None and 0 < attempt.trouble_ns <= incident.detected_ns:
+        it = "it" if len(incident.verdict.first_failing) == 1 else "them"
+        return f"waited for {it} or died of {it}"
+    return _wait(incident.verdict)
+
+
+def _wait(verdict: Verdict) -> str:
+    verb = "waits" if len(verdict.victims) == 1 else "wait"
+    return f"{verb} for {'it' if len(verdict.first_failing) == 1 else 'them'}"
 
 
 def _card(verdict: Verdict, below: list[str]) -> str:
@@ -103,6 +118,8 @@ def next_text(state: RunState, incident: Incident) -> str:
     match incident.action:
         case "restart" | "rollback":
             return f"{incident.action} {_cost(state, incident)}"
+        case "stop" if incident.exit_code == 0:
+            return "end the run as succeeded (exit code 0)"
         case "stop":
             return f"stop the run with exit code {incident.exit_code}"
         case "report":
@@ -134,7 +151,7 @@ def _steps(count: int) -> str:
 def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
     if len(verdict.first_failing) > 1:
-        what = re.sub(r"^(is|was|has|waits)\b", lambda verb: _PLURAL[verb[0]], what)
+        what = re.sub(r"^(is|was|has|waits|leaks)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what
     place = coordinates_text(verdict.coordinates)
@@ -158,7 +175,7 @@ def _what(verdict: Verdict) -> str:
             return _WHAT.get(other, other.replace("_", " "))
 
 
-_PLURAL = {"is": "are", "was": "were", "has": "have", "waits": "wait"}
+_PLURAL = {"is": "are", "was": "were", "has": "have", "waits": "wait", "leaks": "leak"}
 _WHAT = {
     "exception_hidden_by_cleanup": "raised, and its clean-up hid it",
     "deterministic_failure": "failed alike at start-up",
@@ -177,16 +194,21 @@ _WHAT = {
     "rank_stuck_outside_collective": "is stuck outside any collective",
     "rank_stuck_in_io": "is stuck in input or output",
     "rank_frozen": "is frozen",
-    "dataloader_stuck": "waits for its data loader",
-    "stuck_before_first_collective": "has come to no collective",
+    "dataloader_stuck": "is stuck waiting for its data loader",
+    "stuck_before_first_collective": "has not come to its first collective",
+    "teardown_hang": "cannot end, though its script is over",
     "network_stall": "cannot finish a collective that all have joined",
     "straggler": "is late",
+    "unsynchronised_pauses": "pause at different times",
+    "resource_leak_fd": "leaks open files",
+    "resource_leak_memory": "leaks memory",
 }
 
 
 def _when(verdict: Verdict) -> str:
-    step = f"after step {verdict.step}" if verdict.step else "before the first counted step"
-    return f"{step} of attempt {verdict.attempt}"
+    if verdict.step:
+        return f"after step {verdict.step} of attempt {verdict.attempt}"
+    return f"in attempt {verdict.attempt}; no optimizer step was counted yet"
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

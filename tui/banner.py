@@ -48,6 +48,9 @@ def banner_of(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
     if lost:
         nodes = ", ".join(f"node {n.node_rank} {n.host} ({clean(n.lost_why)})" for n in lost)
         return Banner(tone="bad", lines=(f"LOST  {nodes}", _last_incident(state)))
+    stalled = _stalled(state, now_ns)
+    if stalled is not None:
+        return stalled
     starting = _starting(state, cells, now_ns)
     return starting if starting is not None else _running(state, cells, now_ns)
 
@@ -116,6 +119,25 @@ def _first_trouble(state: RunState) -> Banner | None:
         tone="bad",
         lines=(line, f"no verdict yet; {others}{doing}"),
         rank=first.rank if named else None,
+    )
+
+
+def _stalled(state: RunState, now_ns: int) -> Banner | None:
+    """Ranks wait for another one that may only be slow: who, since when, and what it is seen to do.
+    The next progress takes it away again."""
+    attempt = state.attempt
+    stall = None if attempt is None or state.stage != "running" else attempt.stall
+    if stall is None or not stall.look.ranks:
+        return None
+    since = duration_text((now_ns - stall.since_ns) / 1e9)
+    again = max(0.0, (stall.look.again_ns - now_ns) / 1e9)
+    return Banner(
+        tone="warn",
+        lines=(
+            f"WAITING  for {since}: {clean(stall.look.why)}",
+            f"no verdict yet; looked at {plural(stall.looks, 'time')}, again in {again:.0f} s",
+        ),
+        rank=stall.look.ranks[0],
     )
 
 

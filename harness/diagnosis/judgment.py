@@ -39,7 +39,7 @@ def diagnose(state: RunState, now_ns: int) -> list[Finding]:
     scene = scene_of(state, now_ns)
     if scene is None:
         return []
-    special_findings, unexplained = special.find(scene.endings.values())
+    special_findings, unexplained = special.find(scene.attempt, scene.endings.values())
     torn_down, unexplained = teardown.find(scene, unexplained)
     return [
         *mismatch.find(scene),

@@ -1,11 +1,13 @@
 """Failures that their own words explain further than `exception` or `killed_by_signal` would."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
-from harness.diagnosis import dataloader_worker, device_fault, out_of_memory, port_in_use
+from harness.diagnosis import dataloader_worker, device_fault, leaks, out_of_memory, port_in_use
 from harness.diagnosis.endings import Ending
 from harness.diagnosis.signature import Signature, place_text
 from harness.incidents import Finding
+from harness.state import AttemptState
 from harness.topology import ranks_name
 
 EXPLAINERS: Mapping[str, Callable[[Ending], str | None]] = {
@@ -13,12 +15,13 @@ EXPLAINERS: Mapping[str, Callable[[Ending], str | None]] = {
     "out_of_memory": out_of_memory.explains,
     "device_fault": device_fault.explains,
     "port_in_use": port_in_use.explains,
+    "resource_leak_fd": leaks.explains,
 }
 """By verdict; the first that has an answer has it. A data loader's worker may itself have been
 killed for memory, and its rank then says both."""
 
 
-def find(endings: Iterable[Ending]) -> tuple[list[Finding], list[Ending]]:
+def find(attempt: AttemptState, endings: Iterable[Ending]) -> tuple[list[Finding], list[Ending]]:
     """Findings, and the endings that none of them explains."""
     groups: dict[str, list[tuple[Ending, str]]] = {}
     unexplained: list[Ending] = []
@@ -28,7 +31,18 @@ def find(endings: Iterable[Ending]) -> tuple[list[Finding], list[Ending]]:
             groups.setdefault(verdict, []).append((ending, cause))
         else:
             unexplained.append(ending)
-    return [_finding(verdict, group) for verdict, group in groups.items()], unexplained
+    found = [_finding(verdict, group) for verdict, group in groups.items()]
+    return [_with_growth(attempt, finding) for finding in found], unexplained
+
+
+def _with_growth(attempt: AttemptState, finding: Finding) -> Finding:
+    """What is known of how the ranks came to the end of files or memory."""
+    ranks, words = finding.ranks, ""
+    if finding.verdict == "resource_leak_fd":
+        ranks, words = leaks.exhausted(attempt, finding)
+    elif finding.verdict == "out_of_memory":
+        words = leaks.memory_words(attempt, finding.ranks)
+    return replace(finding, ranks=ranks, cause=f"{finding.cause}; {words}") if words else finding
 
 
 def _explain(ending: Ending) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.diagnosis.exception import TRANSIENT
+from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
 from harness.errors import ExitCode
 from harness.incidents import Action, Incident, Verdict
@@ -103,7 +104,7 @@ def _by_kind(verdict: Verdict) -> Remedy | None:
             )
         case _, "slow":
             return _report("the run goes on, only slower than it could")
-        case _, "leak":
+        case _, "leak" if Signature.parse(verdict.signature).what == GROWING:
             return _report("there is time left; nothing is lost by going on until it runs out")
         case "node_lost", _:
             return _stop("the ranks of the lost node have no place to run", ExitCode.NODE_LOST)
@@ -230,6 +231,8 @@ def _may_help(verdict: Verdict) -> str:
             return "a data loader that got stuck may run through the next time"
         case "network_stall":
             return "new connections may hold where these did not"
+        case "resource_leak_fd":
+            return "a fresh process starts with few open files; the growth begins anew"
         case "dataloader_worker_died":
             return "a data loader's worker that died may live the next time"
         case _:

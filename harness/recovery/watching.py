@@ -26,6 +26,8 @@ def watch(
     if look is not None:
         if now_ns < _answered_by_ns(state, look) and not look.waiting.isdisjoint(reachable):
             return []
+        if now_ns < _judged_again_ns(attempt, look):
+            return []
         found = judge_look(state, look, now_ns)
         if isinstance(found, e.StallLooked):
             return [found]
@@ -51,7 +53,7 @@ def watch_by_ns(state: RunState, attempt: AttemptState) -> list[int]:
     assert state.run is not None
     look = open_look(state, attempt)
     if look is not None:
-        return [_answered_by_ns(state, look)]
+        return [_answered_by_ns(state, look), _judged_again_ns(attempt, look)]
     at_ns = suspect_at_ns(attempt, state.run.policy)
     return [] if at_ns is None else [at_ns]
 
@@ -68,3 +70,9 @@ def open_look(state: RunState, attempt: AttemptState) -> Collection | None:
 def _answered_by_ns(state: RunState, look: Collection) -> int:
     assert state.run is not None
     return look.ordered_ns + int(state.run.policy.evidence_budget * 1e9)
+
+
+def _judged_again_ns(attempt: AttemptState, look: Collection) -> int:
+    """When this look, that lacked nothing but time, is judged once more; 0 when it was not yet."""
+    said = None if attempt.stall is None else attempt.stall.look
+    return said.again_ns if said is not None and said.collection == look.index else 0

@@ -12,6 +12,7 @@ from typing_extensions import assert_never
 from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
+from harness.state.reading import arrivals_read, vitals_read
 from harness.state.words import (
     AttemptState,
     Collection,
@@ -35,6 +36,7 @@ def fold(state: RunState, record: e.Record) -> RunState:
         # The journal's newest time stands in for the arrival: a node whose clock is behind must
         # not look silent.
         node.seen_ns = state.last_ns
+    state.clocks.note(kind, int(number) if number.isdigit() else None, stamp.wall_ns)
     _fold(state, stamp, event)
     return state
 
@@ -98,6 +100,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             for collection in state.collections:
                 if collection.index == event.collection:
                     collection.waiting.discard(event.node_rank)
+                    collection.took_ns = state.last_ns - collection.ordered_ns
         case (
             e.WorkerStarted()
             | e.WorkerRaised()
@@ -109,6 +112,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.CheckpointLoaded()
             | e.FactsLost()
             | e.PulsesRead()
+            | e.ArrivalsRead()
+            | e.VitalsRead()
             | e.EvidenceTaken()
         ):
             _fold_worker(state, stamp, event)
@@ -122,6 +127,10 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             for pulse in event.pulses:
                 _pulse(state, stamp, pulse)
             _survey(state, stamp)
+        case e.ArrivalsRead():
+            arrivals_read(state, stamp, event)
+        case e.VitalsRead():
+            vitals_read(state, stamp, event)
         case e.WorkerStarted():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -379,7 +388,8 @@ def _stall_looked(state: RunState, stamp: e.Stamp, event: e.StallLooked) -> None
     attempt = _attempt(state, stamp.attempt)
     if attempt is None:
         return
-    attempt.looked = max(attempt.looked, event.collection)
+    if event.settled:
+        attempt.looked = max(attempt.looked, event.collection)
     if attempt.stall is None:
         attempt.stall = Stall(since_ns=attempt.stillest_ns, look=event)
     else:

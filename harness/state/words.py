@@ -7,6 +7,9 @@ from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
+from harness.state.arrivals import Arrivals
+from harness.state.clocks import Clocks
+from harness.state.growth import Growth
 from harness.topology import NodeRanks
 
 RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
@@ -122,6 +125,9 @@ class AttemptState:
     forgiven: dict[str, int] = field(default_factory=dict)
     """Places where ranks were waited for and went on by themselves -> longest pause there, ns."""
 
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    growth: Growth = field(default_factory=Growth)
+
     @property
     def step(self) -> int:
         """Steps completed by the rank that is furthest."""
@@ -152,6 +158,8 @@ class Collection:
     why: str
     incident: int
     """Number of the incident that may come of it."""
+    took_ns: int = 0
+    """What it took, once the first node has answered."""
     suspicion: bool = False
     """Nothing had failed: the ranks were looked at because no progress was seen."""
     asked: set[int] = field(default_factory=set)
@@ -186,6 +194,7 @@ class RunState:
     stage_ns: int = 0
     """When the stage was entered."""
     nodes: dict[int, NodeState] = field(default_factory=dict)
+    clocks: Clocks = field(default_factory=Clocks)
     attempts: list[AttemptState] = field(default_factory=list)
     store: e.StoreReady | None = None
     """The store of the newest attempt."""

@@ -86,6 +86,12 @@ class P2pLogReader:
         self._memory = memory
         self._start = start
 
+    @property
+    def used(self) -> bool:
+        """Whether there was any operation yet; costs next to nothing."""
+        first = self._start + RECORD_BYTES
+        return any(self._memory[first : first + 8])
+
     def read(self, groups: Mapping[int, GroupCreation], most: int) -> tuple[PointToPoint, ...]:
         """The newest `most` records and all that are still open, oldest first.
 

@@ -180,3 +180,10 @@ def test_groups_of_one_hashed_name_do_not_clash() -> None:
         rank: making(rank, group("4f1c", *((0, 1) if rank < 2 else (2, 3)))) for rank in range(4)
     }
     assert judge(Waits(world_size=4, ranks=ranks)) == []
+
+
+def test_a_second_group_of_the_same_ranks_is_another_group() -> None:
+    first = group("1", 0, 1)
+    ranks = {0: making(0, first, group("2", 0, 1, done=False)), 1: making(1, first)}
+    (verdict,) = judge(Waits(world_size=2, ranks=ranks))
+    assert verdict.first_failing == (1,)

@@ -2,7 +2,9 @@
 
 NAME is `verdict/name`, for example `killed_by_signal/one_rank_of_four`. Writes the run's events
 without machine paths and host names, and what the core says of them today as `expected.json`:
-read that file before committing it.
+read that file before committing it. The programs of the hanging runs stand on the pages of their
+verdicts. A recorded hang holds the looks that were taken then: it has to be made anew when the core
+looks at other times.
 """
 
 import re
@@ -44,6 +46,8 @@ def expected_of(state: RunState) -> dict[str, object]:
         found |= {
             "verdict": incident.verdict.verdict,
             "first_failing": list(incident.verdict.first_failing),
+            "victims": list(incident.verdict.victims),
+            "confidence": incident.verdict.confidence,
             "action": incident.action,
         }
     if state.ended is not None:

@@ -13,7 +13,14 @@ from harness import codec, recovery
 from harness import events as e
 from harness.state import RunState, fold
 
-DECIDED = (e.OrderGiven, e.AttemptStarted, e.IncidentOpened, e.IncidentClosed, e.RunEnded)
+DECIDED = (
+    e.OrderGiven,
+    e.AttemptStarted,
+    e.StallLooked,
+    e.IncidentOpened,
+    e.IncidentClosed,
+    e.RunEnded,
+)
 
 
 def read(path: Path) -> list[e.Record]:

@@ -13,6 +13,7 @@ from harness import orders as o
 from harness.incidents import Where
 from harness.policy import Policy
 from harness.sightings import Frame, ProcessFacts
+from tests.replay.timeline import hold, steps
 from tests.replay.world import (
     CRY,
     SECOND,
@@ -723,3 +724,105 @@ def restarts_used_up() -> World:
         world.obey()
         world.now_ns += SECOND
     return world
+
+
+# --- slow and leaking ----------------------------------------------------------------------------
+
+
+@scenario(
+    "straggler/from_a_step_on",
+    verdict="straggler",
+    first_failing=[3],
+    victims=[0, 1, 2],
+    action="report",
+    confidence="likely",
+    incidents=1,
+    outcome="succeeded",
+    exit_code=0,
+    cause_has="since all_reduce #21",
+)
+def late_from_a_step_on() -> World:
+    world = World().start()
+    steps(world, 45, lambda rank, step: 0.35 if rank == 3 and step >= 20 else 0.05)
+    world.finish()
+    return world
+
+
+@scenario(
+    "unsynchronised_pauses/in_turn",
+    verdict="unsynchronised_pauses",
+    first_failing=[0, 1, 2, 3],
+    victims=[],
+    action="report",
+    incidents=1,
+    outcome="succeeded",
+)
+def pauses_in_turn() -> World:
+    world = World().start()
+    steps(world, 64, lambda rank, step: 0.05 + (0.25 if step % 8 == 2 * rank else 0.0))
+    world.finish()
+    return world
+
+
+@scenario("healthy/rank_0_saves_every_ten_steps", incidents=0, outcome="succeeded", exit_code=0)
+def rank_0_saves() -> World:
+    world = World().start()
+    steps(world, 60, lambda rank, step: 0.2 + (3.0 if rank == 0 and step % 10 == 9 else 0.0))
+    world.finish()
+    return world
+
+
+@scenario(
+    "resource_leak_memory/one_of_four",
+    verdict="resource_leak_memory",
+    first_failing=[2],
+    action="report",
+    incidents=1,
+    outcome="succeeded",
+    cause_has="1.6 MiB per step",
+)
+def memory_of_one_rank() -> World:
+    world = World().start()
+    hold(
+        world,
+        20,
+        lambda rank, second: 20,
+        lambda rank, second: (300 << 20) + ((second << 24) if rank == 2 else 0),
+    )
+    world.finish()
+    return world
+
+
+@scenario(
+    "resource_leak_fd/all_ranks",
+    verdict="resource_leak_fd",
+    first_failing=[0, 1],
+    action="report",
+    incidents=1,
+    outcome="succeeded",
+)
+def files_of_all_ranks() -> World:
+    world = World(nproc=2).start()
+    hold(world, 70, lambda rank, second: 20 + 2 * second, lambda rank, second: 300 << 20)
+    world.finish()
+    return world
+
+
+@scenario(
+    "resource_leak_fd/exhausted",
+    verdict="resource_leak_fd",
+    first_failing=[1],
+    victims=[0],
+    action="restart",
+    cause_has="10 per collective",
+)
+def files_exhausted() -> World:
+    world = World(nproc=2, evidence=lambda rank: _waiting(8) if rank == 0 else {}).start()
+    for fds in (16, 136, 256):
+        world.pass_time(1.2)
+        seen = e.Vitals(
+            rank=1, fds=fds, fd_limit=256, memory_bytes=300 << 20, collectives=fds // 10
+        )
+        world.say(e.VitalsRead(node_rank=0, vitals=(seen,), memory_available_bytes=1 << 34), 0)
+    world.raises(1, "OSError", "[Errno 24] Too many open files: 'data'", collectives=25)
+    return _judge_and_end(world)

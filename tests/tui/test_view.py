@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from harness.events import StallLooked
 from harness.state import fold_all
 from harness.topology import Mesh
 from harness.tui import paint
@@ -109,6 +110,20 @@ def test_silence_of_everybody_is_said(scenes):
     view = view_of(scene)
     assert glyphs(view) == "????????"
     assert "no sign of life from any rank for 00:01:05" in view.banner.lines[0]
+
+
+def test_a_rank_that_is_waited_for_is_said_and_not_blamed(scenes):
+    scene = scenes.running()
+    why = "rank 0 is waited for, but it prints"
+    again_ns = scene.now_ns + 9 * scenes.SECOND
+    looked = StallLooked(collection=0, why=why, again_ns=again_ns, ranks=(0,))
+    scene.add(looked, after=4.0)
+    first, second = view_of(scene).banner.lines
+    assert first.startswith("WAITING  for 00:00:")
+    assert first.endswith(why)
+    assert second == "no verdict yet; looked at 1 time, again in 5 s"
+    scene.pulse(213)
+    assert "WAITING" not in view_of(scene).banner.lines[0]
 
 
 def test_rank_far_behind_is_slow(scenes):

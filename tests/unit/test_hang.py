@@ -217,6 +217,13 @@ def test_a_place_that_went_on_by_itself_is_given_more_time() -> None:
     assert verdict_within(world, 8) is not None
 
 
+def test_a_phase_that_the_script_told_of_is_believed() -> None:
+    world = stalled(waiting(), waiting(), away())
+    world.phase(2, "checkpoint")
+    assert verdict_within(world, 10 * POLICY.work_patience - 5) is None
+    assert verdict_within(world, 10) is not None
+
+
 def test_a_stopped_process() -> None:
     stopped = ProcessFacts(state="T", wchan="do_signal_stop", cpu_seconds=1, rss_bytes=1, threads=1)
     world = stalled(waiting(), waiting(), away(function="save_model", process=stopped))
@@ -298,6 +305,24 @@ def test_ranks_without_a_common_group_may_idle() -> None:
 def test_a_pause_of_all_ranks_is_no_hang() -> None:
     world = stalled(away(), away(), away())
     assert verdict_within(world, POLICY.start_patience - 1) is None
+
+
+def test_what_is_left_after_the_script_may_do_what_it_likes() -> None:
+    """The other ranks have ended; rank 2 waits for a server, its groups are gone."""
+    world = stalled(away(), away(), away())
+    world.phase(2, "teardown")
+    world.exit(0, 0)
+    world.exit(1, 0)
+    assert verdict_within(world, 600) is None
+
+
+def test_one_rank_alone_waits_for_no_other() -> None:
+    world = World(nproc=1)
+    world.evidence = lambda rank: away(groups=(replace(WORLD_GROUP, ranks=(0,)),))
+    world.start()
+    for step in range(1, 6):
+        world.step(step)
+    assert verdict_within(world, 600) is None
 
 
 def test_the_last_rank_that_cannot_end() -> None:

@@ -17,6 +17,7 @@ _ENDING = (
     ("multiprocessing/util.py", "_exit_function"),
     ("weakref.py", "_exitfunc"),
 )
+_PAUSE_FACTOR = 3.0
 _NO_INTERPRETER = "interpreter"
 
 
@@ -30,8 +31,10 @@ def verdicts(scene: Scene) -> list[Verdict]:
         return [_teardown(scene, seen)]
     if any(_ends(scene, evidence) for evidence in seen) or not all(is_idle(s) for s in seen):
         return []
-    if not all(evidence.groups for evidence in seen):
-        return []  # no job of ranks that belong together, or not one that can be seen into
+    if len(seen) < scene.attempt.world_size or len(seen) == 1:
+        return []  # the others are done: what is left may do what it likes
+    if any(not s.groups or scene.rank(s.rank).phase == "teardown" for s in seen):
+        return []  # no ranks that belong together (any more), or not to be seen into
     return [_all_outside(scene, seen)]
 
 
@@ -50,7 +53,9 @@ def together(scene: Scene, rank: int) -> Patience:
     shown = for_rank(scene, rank)
     if shown.seconds is None:
         return shown
-    return replace(shown, seconds=max(shown.seconds, scene.policy.start_patience))
+    begun = scene.rank(rank).collectives or scene.rank(rank).step
+    least = scene.policy.start_patience * (_PAUSE_FACTOR if begun else 1.0)
+    return replace(shown, seconds=max(shown.seconds, least))
 
 
 def _waits(scene: Scene, rank: int) -> bool:

@@ -14,8 +14,10 @@ from harness.topology import ranks_name
 
 _SOON_NS = 400_000_000
 _LONGEST_NS = 15_000_000_000
+_FRESH_LOOK_NS = 1_000_000_000
+"""A verdict may rest on evidence of this age, when no pulse has told of progress since."""
 _AHEAD_NS = 150_000_000
-"""Evidence is ordered this much before, and `looks_apart`, so that it is there in time."""
+"""Evidence is ordered this much earlier than it took the last time, so that it is there in time."""
 
 
 def judge_look(state: RunState, look: Collection, now_ns: int) -> Verdict | e.StallLooked:
@@ -82,9 +84,11 @@ def _again(
 ) -> e.StallLooked:
     """When to look again: when patience ends, else less and less often."""
     looks = 0 if scene.attempt.stall is None else scene.attempt.stall.looks
-    if due_ns:
-        ahead_ns = int(scene.policy.looks_apart * 1e9) + _AHEAD_NS
-        again_ns = max(due_ns - ahead_ns, scene.now_ns + _SOON_NS)
+    fresh = 0 < due_ns < scene.now_ns + _FRESH_LOOK_NS
+    if fresh:
+        again_ns = due_ns
+    elif due_ns:
+        again_ns = due_ns - max(scene.look.took_ns, int(scene.policy.looks_apart * 1e9)) - _AHEAD_NS
     elif soon:
         again_ns = scene.now_ns + _SOON_NS
     else:
@@ -96,6 +100,7 @@ def _again(
         again_ns=again_ns,
         ranks=() if rank is None else (rank,),
         place="" if evidence is None else patience.place_of(evidence),
+        settled=not fresh,
     )
 
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from harness.diagnosis.hang.scene import Scene
+from harness.diagnosis.waits.stuck import waits_for_loader
 from harness.events import EvidenceTaken
 
 _IDLE_SHARE = 0.05
@@ -21,6 +22,9 @@ _STEADY = 3
 _BUSY_FACTOR = 3.0
 """A busy rank at a place that shows work, against an idle one there."""
 _START_BUSY_FACTOR = 15.0
+_TOLD_FACTOR = 10.0
+"""A script that says what it does is believed."""
+_LOADER_FACTOR = 2.5
 _FORGIVEN_FACTOR = 2.0
 _USUAL_FACTOR = 2.0
 
@@ -30,7 +34,7 @@ _SERVERS = re.compile(
 _DEBUGGERS = re.compile(r"/(?:pdb|bdb|ipdb|pudb|debugpy|pydevd\w*|IPython/terminal)\b")
 _WORK_FILES = re.compile(
     r"torch/(?:serialization|_dynamo|_inductor|_functorch|fx|jit|onnx|export|compiler|nn/modules"
-    r"|distributed/checkpoint|utils/cpp_extension|utils/data)"
+    r"|distributed/checkpoint|utils/cpp_extension)"
     r"|/(?:subprocess|shutil|zipfile|tarfile|gzip|lzma|bz2|pickle|json/\w+|csv|sqlite3/\w+|ssl"
     r"|urllib/\w+|http/\w+|socket|importlib/\w+|gc)\.py"
     r"|site-packages/(?:numpy|pandas|pyarrow|PIL|cv2|h5py|safetensors|tokenizers|datasets|fsspec"
@@ -137,9 +141,13 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
         )
     long = policy.work_patience * (_BUSY_FACTOR if busy else 1.0)
     if scene.rank(rank).phase in ("checkpoint", "eval"):
-        return Patience(seconds=long, why=f"it is in phase {scene.rank(rank).phase}")
+        why = f"it says that it is in phase {scene.rank(rank).phase}"
+        return Patience(seconds=_TOLD_FACTOR * long, why=why)
     if at_work(evidence):
         return Patience(seconds=long, why="its place in the program shows work")
+    if waits_for_loader(scene.waits.ranks[rank]):
+        seconds = _LOADER_FACTOR * policy.stuck_patience
+        return Patience(seconds=seconds, why="a data loader may be late")
     if not evidence.frames:
         return Patience(seconds=long, why="its stack cannot be seen")
     if _said_since(scene, rank):

@@ -330,10 +330,8 @@ def _creation(waits: Waits, creation: Creation) -> Op:
         wait = waits.ranks.get(rank)
         if wait is None:
             silent.append(rank)
-        elif wait.creating is None or wait.creating.ranks != creation.ranks:
-            made = any(group.ranks == creation.ranks for group in wait.tracks)
-            if not made and all(ranks != creation.ranks for _, ranks in wait.made):
-                missing.append(rank)
+        elif not _has_made(wait, creation):
+            missing.append(rank)
     return Op(
         group=Group(name="", desc=creation.desc, ranks=creation.ranks),
         seq=0,
@@ -344,6 +342,11 @@ def _creation(waits: Waits, creation: Creation) -> Op:
         missing=tuple(missing),
         silent=tuple(silent),
     )
+
+
+def _has_made(wait: RankWait, creation: Creation) -> bool:
+    """Whether the rank has begun to make this group, not just another one of the same ranks."""
+    return any(ranks == creation.ranks and creation.name in ("", name) for name, ranks in wait.made)
 
 
 def edges(graph: WaitGraph, *, guesses: bool = True) -> Sequence[Sequence[int]]:

@@ -119,7 +119,9 @@ def _creating(groups: tuple[GroupCreation, ...]) -> Creation | None:
     """The group that it is making now: the outermost of nested ones."""
     for group in groups:
         if not group.ended_ns and not group.failed and group.ranks:
-            return Creation(ranks=group.ranks, desc=group.pg_desc, began_ns=group.begun_ns)
+            return Creation(
+                ranks=group.ranks, desc=group.pg_desc, began_ns=group.begun_ns, name=group.pg
+            )
     return None
 
 

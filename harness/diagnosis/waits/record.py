@@ -91,6 +91,8 @@ class Creation:
     ranks: tuple[int, ...]
     desc: str = ""
     began_ns: int = 0
+    name: str = ""
+    """Empty when it has none yet."""
 
 
 P2pKey = tuple[int, bool, str]

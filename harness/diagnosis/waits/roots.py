@@ -173,12 +173,16 @@ def _outside(graph: WaitGraph, rank: int, asked: Sequence[Op]) -> Root:
             confidence="possible", onset_ns=op.onset_ns, op=op, tied=len(op.silent) > 1,
         )  # fmt: skip
     judged = stuck.classify(wait, op)
-    called = rank in op.behind
+    if rank in op.behind or wait.frozen:
+        omits = f"takes no part in {what(op)}"
+    elif op.p2p:
+        omits = f"has not called the other end of {what(op)}"
+    else:
+        omits = f"has not called {what(op)}"
     return Root(
         verdict=judged.verdict,
         ranks=(rank,),
-        cause=f"rank {rank} {'takes no part in' if called else 'has not called'} {what(op)},"
-        f" {lacks} there; {judged.words}",
+        cause=f"rank {rank} {omits}, {lacks} there; {judged.words}",
         confidence=judged.confidence,
         onset_ns=op.onset_ns,
         op=op,
@@ -243,8 +247,8 @@ def _unmade(graph: WaitGraph, making: list[Op], ops: list[Op]) -> Root:
     odd = tuple(op.lacks)
     others = [f"{ranks_name(o.waiters)} in {what(o)}" for o in ops if set(o.waiters) & set(odd)]
     cause = (
-        f"{ranks_name(op.waiters)} make {what(op).removeprefix('new_group of ')} a group, and"
-        f" {ranks_name(odd)} do not: {', '.join(others[:3])}"
+        f"{ranks_name(op.waiters)} in {what(op)}, which {ranks_name(odd)} did not call:"
+        f" {', '.join(others[:3])}"
     )
     return Root(
         verdict="group_mismatch", ranks=odd, cause=cause, confidence="proven",

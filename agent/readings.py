@@ -1,0 +1,142 @@
+"""What is read of the ranks all the time, besides their pulses: arrivals and vitals.
+
+Reading vitals takes a tenth of a millisecond a rank; a report goes out only when it has news.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from harness import events as e
+from harness.agent import arrivals, vitals
+from harness.agent.workers import Worker
+
+_SAMPLE_SECONDS = 1.0
+_REPORT_SECONDS = 2.0
+_YOUNG_SECONDS = 60.0
+"""In its first minute an attempt is reported on every second, later every other."""
+_PEERS_SECONDS = 30.0
+_NEWS_FDS = 2
+_NEWS_SHARE = 0.02
+_NEWS_BYTES = 2 << 20
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+Report = Callable[[int, e.Event], None]
+
+
+class Readings:
+    """The regular readings of a node's workers. `report` takes an attempt and an event."""
+
+    def __init__(self, live: Callable[[], Iterable[Worker]], report: Report) -> None:
+        self._live = live
+        self._report = report
+        self._said: dict[int, e.Vitals] = {}
+        """By process: what was reported last."""
+        self._peers: dict[int, tuple[float, tuple[int, ...]]] = {}
+        self._world_size = 1
+        self._young_until = 0.0
+
+    def begin(self, world_size: int) -> None:
+        """An attempt with `world_size` ranks starts."""
+        self._world_size = world_size
+        self._young_until = time.monotonic() + _YOUNG_SECONDS
+        self._said.clear()
+        self._peers.clear()
+
+    async def keep(self, node_rank: int) -> None:
+        """Read and report for as long as the agent lives."""
+        vitals_due = arrivals_due = 0.0
+        while True:
+            await asyncio.sleep(_SAMPLE_SECONDS)
+            now = time.monotonic()
+            pause = _SAMPLE_SECONDS / 2 if now < self._young_until else _REPORT_SECONDS
+            workers = [worker for worker in self._live() if worker.guest]
+            if now >= vitals_due and self.vitals(node_rank, workers):
+                vitals_due = now + pause
+            if now >= arrivals_due and self._arrivals(node_rank, workers):
+                arrivals_due = now + pause * arrivals.slower(self._world_size)
+
+    def vitals(self, node_rank: int, workers: Iterable[Worker]) -> bool:
+        """Report the vitals that have changed; whether there were any."""
+        changed: list[e.Vitals] = []
+        attempt = 0
+        for worker in workers:
+            seen = _with_progress(worker, read_vitals(worker.rank, worker.pid))
+            if seen is not None and _is_news(self._said.get(worker.pid), seen):
+                self._said[worker.pid] = seen
+                changed.append(seen)
+                attempt = worker.attempt
+        if changed:
+            self._report(
+                attempt,
+                e.VitalsRead(
+                    node_rank=node_rank,
+                    vitals=tuple(changed),
+                    memory_available_bytes=vitals.memory_available(),
+                ),
+            )
+        return bool(changed)
+
+    def _arrivals(self, node_rank: int, workers: Iterable[Worker]) -> bool:
+        taken, peers, attempt = {}, {}, 0
+        for worker in workers:
+            taken[worker.rank] = worker.arrivals.take(arrivals.most_entries(self._world_size))
+            peers[worker.rank] = self._peers_of(worker)
+            attempt = worker.attempt
+        event = arrivals.event(node_rank, taken, peers)
+        if event is not None:
+            self._report(attempt, event)
+        return event is not None
+
+    def _peers_of(self, worker: Worker) -> tuple[int, ...]:
+        """Whom it has exchanged tensors with, looked up now and then: it takes milliseconds."""
+        now = time.monotonic()
+        due, known = self._peers.get(worker.pid, (0.0, ()))
+        if now >= due and worker.logs.exchanged:
+            found = {operation.peer for operation in worker.logs.operations()}
+            known = tuple(sorted({*known, *found} - {-1, worker.rank}))
+            self._peers[worker.pid] = (now + _PEERS_SECONDS, known)
+        return known
+
+
+def read_vitals(rank: int, pid: int) -> e.Vitals | None:
+    """None when the process is gone or not ours to look into."""
+    try:
+        fds = len(os.listdir(f"/proc/{pid}/fd"))
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+        limits = Path(f"/proc/{pid}/limits").read_text()
+    except (OSError, ValueError):
+        return None
+    return e.Vitals(
+        rank=rank,
+        fds=fds,
+        fd_limit=_soft_limit(limits),
+        memory_bytes=(int(resident) - int(shared)) * _PAGE,
+    )
+
+
+def _with_progress(worker: Worker, seen: e.Vitals | None) -> e.Vitals | None:
+    pulse = worker.newest_pulse()
+    if seen is None or pulse is None:
+        return seen
+    return replace(seen, step=pulse.step, collectives=pulse.collectives)
+
+
+def _soft_limit(limits: str) -> int:
+    """Of open files, in the text of /proc/PID/limits; 0 when there is none."""
+    for line in limits.splitlines():
+        if line.startswith("Max open files"):
+            soft = line[len("Max open files") :].split()[0]
+            return int(soft) if soft.isdigit() else 0
+    return 0
+
+
+def _is_news(said: e.Vitals | None, seen: e.Vitals) -> bool:
+    if said is None or said.fd_limit != seen.fd_limit:
+        return True
+    fds = max(_NEWS_FDS, int(_NEWS_SHARE * said.fds))
+    memory = max(_NEWS_BYTES, int(_NEWS_SHARE * said.memory_bytes))
+    return abs(seen.fds - said.fds) >= fds or abs(seen.memory_bytes - said.memory_bytes) >= memory

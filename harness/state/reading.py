@@ -1,0 +1,114 @@
+"""Folding what agents read of the ranks all the time: arrivals and vitals."""
+
+from harness import events as e
+from harness.state import arrivals, clocks, growth
+from harness.state.arrivals import Arrivals, GroupArrivals
+from harness.state.growth import RankGrowth
+from harness.state.words import AttemptState, RunState
+
+_STAGE_AXES = ("pp", "pipe", "stage")
+_JUDGE_NS = 900_000_000
+_RECENT_STEPS = 4
+
+
+def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> None:
+    attempt = _attempt(state, stamp)
+    if attempt is None:
+        return
+    seen = attempt.arrivals
+    seen.ref = (stamp.source, stamp.seq)
+    offset_ns = _offset_ns(state, event.node_rank)
+    done: list[tuple[GroupArrivals, int]] = []
+    for rank in event.ranks:
+        if rank.rank not in attempt.ranks:
+            continue
+        if rank.peers:
+            seen.peers[rank.rank] = frozenset(rank.peers)
+        _note_stage(state, seen, rank.rank)
+        for record, at, seq, entered_us in zip(
+            rank.records, rank.groups, rank.seqs, rank.entered_us, strict=False
+        ):
+            group = _group(state, attempt, event.groups[at], rank.rank)
+            if group is None or (offset_ns is None and group.slack_ns):
+                continue
+            group.op = event.ops[at]
+            at_ns = event.base_ns + entered_us * 1000 - (offset_ns or 0)
+            if arrivals.enter(seen, rank.rank, record, group, seq, at_ns):
+                done.append((group, seq))
+    _note_steps(attempt, seen)
+    arrivals.complete(seen, done)
+
+
+def _attempt(state: RunState, stamp: e.Stamp) -> AttemptState | None:
+    known = 0 <= stamp.attempt < len(state.attempts)
+    return state.attempts[stamp.attempt] if known else None
+
+
+def _offset_ns(state: RunState, node_rank: int) -> int | None:
+    head, node = state.nodes.get(clocks.HEAD_NODE), state.nodes.get(node_rank)
+    if head is not None and node is not None and head.host == node.host:
+        return 0
+    return state.clocks.offset_ns(node_rank)
+
+
+def _note_stage(state: RunState, seen: Arrivals, rank: int) -> None:
+    for axis, place in state.coordinates.get(rank, {}).items():
+        if any(name in axis.lower() for name in _STAGE_AXES):
+            seen.stages[rank] = place
+
+
+def _group(state: RunState, attempt: AttemptState, pg: str, rank: int) -> GroupArrivals | None:
+    """The group of that name with that rank in it; None while its members are not known."""
+    seen = attempt.arrivals
+    if (pg, rank) in seen.groups:
+        return seen.groups[pg, rank]
+    if seen.unknown.get((pg, rank)) == len(state.groups):
+        return None
+    for key, made in state.groups.items():
+        if (
+            key.startswith(f"{pg}@")
+            and rank in made.ranks
+            and attempt.ranks.keys() >= {*made.ranks}
+        ):
+            nodes = {attempt.ranks[member].node_rank for member in made.ranks}
+            hosts = {state.nodes[node].host if node in state.nodes else node for node in nodes}
+            group = GroupArrivals(
+                pg=pg,
+                desc=made.pg_desc,
+                members=tuple(sorted(made.ranks)),
+                slack_ns=clocks.SLACK_NS if len(hosts) > 1 else 0,
+            )
+            seen.groups.update({(pg, member): group for member in group.members})
+            return group
+    seen.unknown[pg, rank] = len(state.groups)
+    return None
+
+
+def _note_steps(attempt: AttemptState, seen: Arrivals) -> None:
+    """When the rank that is furthest had completed how many steps, and what one takes lately."""
+    furthest = max(attempt.ranks.values(), key=lambda rank: rank.step)
+    if not furthest.step_ns or (seen.steps and furthest.step <= seen.steps[-1][1]):
+        return
+    seen.steps.append((furthest.step_ns, furthest.step))
+    before_ns, before = seen.steps[max(0, len(seen.steps) - _RECENT_STEPS)]
+    if furthest.step > before:
+        seen.step_ns = max(0, furthest.step_ns - before_ns) // (furthest.step - before)
+
+
+def vitals_read(state: RunState, stamp: e.Stamp, event: e.VitalsRead) -> None:
+    attempt = _attempt(state, stamp)
+    if attempt is None:
+        return
+    seen = attempt.growth
+    seen.ref = (stamp.source, stamp.seq)
+    seen.available[event.node_rank] = event.memory_available_bytes
+    for vitals in event.vitals:
+        rank = attempt.ranks.get(vitals.rank)
+        if rank is None or not (vitals.step or vitals.collectives):
+            continue  # what the start takes is no growth
+        grown = seen.ranks.setdefault(rank.rank, RankGrowth(node_rank=event.node_rank))
+        growth.note(grown, vitals, stamp.wall_ns)
+    due = stamp.wall_ns - seen.judged_ns >= _JUDGE_NS
+    if due and (seen.leaks or any(grown.trends for grown in seen.ranks.values())):
+        seen.judged_ns = stamp.wall_ns
+        growth.judge(seen, attempt.world_size)
