@@ -10,6 +10,7 @@ from collections import Counter
 import msgspec
 
 from harness import events as e
+from harness.sightings import RankArrivals
 
 BLOCK = 8
 MOST = 48
@@ -114,7 +115,7 @@ def event(
         groups=tuple(ops),
         ops=tuple(name.rpartition(":")[2] for name in ops.values()),
         ranks=tuple(
-            e.RankArrivals(
+            RankArrivals(
                 rank=rank,
                 records=tuple(entry.record_id for entry in entries),
                 groups=tuple(places[entry.process_group[0]] for entry in entries),

@@ -198,7 +198,7 @@ class Scene:
     def _read_flight(self, data: bytes) -> bool:
         self._keep("flight", "json", data)
         try:
-            self._collectives = flight.parse(data)
+            self._collectives = self._worker.logs.with_sites(flight.parse(data))
             return True
         except (ValueError, TypeError, IndexError, KeyError) as error:
             self._missing.append(f"flight record: cannot be read ({error})")

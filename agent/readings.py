@@ -13,6 +13,7 @@ from pathlib import Path
 from harness import events as e
 from harness.agent import arrivals, vitals
 from harness.agent.workers import Worker
+from harness.sightings import Vitals
 
 _SAMPLE_SECONDS = 1.0
 _REPORT_SECONDS = 2.0
@@ -33,7 +34,7 @@ class Readings:
     def __init__(self, live: Callable[[], Iterable[Worker]], report: Report) -> None:
         self._live = live
         self._report = report
-        self._said: dict[int, e.Vitals] = {}
+        self._said: dict[int, Vitals] = {}
         """By process: what was reported last."""
         self._peers: dict[int, tuple[float, tuple[int, ...]]] = {}
         self._world_size = 1
@@ -61,7 +62,7 @@ class Readings:
 
     def vitals(self, node_rank: int, workers: Iterable[Worker]) -> bool:
         """Report the vitals that have changed; whether there were any."""
-        changed: list[e.Vitals] = []
+        changed: list[Vitals] = []
         attempt = 0
         for worker in workers:
             seen = _with_progress(worker, read_vitals(worker.rank, worker.pid))
@@ -102,7 +103,7 @@ class Readings:
         return known
 
 
-def read_vitals(rank: int, pid: int) -> e.Vitals | None:
+def read_vitals(rank: int, pid: int) -> Vitals | None:
     """None when the process is gone or not ours to look into."""
     try:
         fds = len(os.listdir(f"/proc/{pid}/fd"))
@@ -110,7 +111,7 @@ def read_vitals(rank: int, pid: int) -> e.Vitals | None:
         limits = Path(f"/proc/{pid}/limits").read_text()
     except (OSError, ValueError):
         return None
-    return e.Vitals(
+    return Vitals(
         rank=rank,
         fds=fds,
         fd_limit=_soft_limit(limits),
@@ -118,7 +119,7 @@ def read_vitals(rank: int, pid: int) -> e.Vitals | None:
     )
 
 
-def _with_progress(worker: Worker, seen: e.Vitals | None) -> e.Vitals | None:
+def _with_progress(worker: Worker, seen: Vitals | None) -> Vitals | None:
     pulse = worker.newest_pulse()
     if seen is None or pulse is None:
         return seen
@@ -134,7 +135,7 @@ def _soft_limit(limits: str) -> int:
     return 0
 
 
-def _is_news(said: e.Vitals | None, seen: e.Vitals) -> bool:
+def _is_news(said: Vitals | None, seen: Vitals) -> bool:
     if said is None or said.fd_limit != seen.fd_limit:
         return True
     fds = max(_NEWS_FDS, int(_NEWS_SHARE * said.fds))

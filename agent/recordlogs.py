@@ -1,18 +1,22 @@
 """The logs that a rank keeps in shared memory, as the agent reads them. They outlive the rank."""
 
 import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from harness.collectives import GroupCreation, PointToPoint
+from harness.collectives import Collective, GroupCreation, PointToPoint
 from harness.worker import layout
 from harness.worker.grouplog import GroupLogReader
+from harness.worker.marklog import MarkReader
 from harness.worker.p2plog import P2pLogReader
+from harness.worker.sites import Call, SiteReader
 
 MOST_OPERATIONS = 64
 MOST_GROUPS = 256
 
 
 class RecordLogs:
-    """Both logs of one worker, for as long as this object lives.
+    """The logs of one worker, for as long as this object lives.
 
     Reads take milliseconds and never wait for the rank.
     """
@@ -21,6 +25,8 @@ class RecordLogs:
         self._memory = mmap.mmap(descriptor, layout.BYTES, prot=mmap.PROT_READ)
         self._groups = GroupLogReader(self._memory, layout.GROUPS_AT)
         self._p2p = P2pLogReader(self._memory, layout.P2P_AT)
+        self.marks = MarkReader(self._memory, layout.MARKS_AT)
+        self.sites = SiteReader(self._memory, layout.SITES_AT)
 
     @property
     def exchanged(self) -> bool:
@@ -30,6 +36,18 @@ class RecordLogs:
     def operations(self, most: int = MOST_OPERATIONS) -> tuple[PointToPoint, ...]:
         """The newest `most` point-to-point operations and all open ones, oldest first."""
         return self._p2p.read(self._groups.read(), min(most, MOST_OPERATIONS))
+
+    def group(self, number: int) -> GroupCreation | None:
+        """The group of that number in the group log."""
+        return self._groups.one(number)
+
+    def with_sites(self, entries: tuple[Collective, ...]) -> tuple[Collective, ...]:
+        """`entries` of its flight record, each with the user's line where the rank noted it."""
+        calls = self.sites.calls()
+        if not calls:
+            return entries
+        names = {number: group.pg for number, group in self._groups.read().items()}
+        return tuple(_with_site(entry, calls, names) for entry in entries)
 
     def newest_operation(self) -> tuple[int, bytes]:
         """Changes whenever an operation has begun or ended."""
@@ -42,3 +60,17 @@ class RecordLogs:
         kept = [group for group in made if group.member or not group.ended_ns]
         last = [group for group in made[-MOST_OPERATIONS:] if group not in kept]
         return tuple(sorted(kept[-MOST_GROUPS:] + last, key=lambda group: group.begun_ns))
+
+
+def _with_site(entry: Collective, calls: Sequence[Call], names: Mapping[int, str]) -> Collective:
+    """An entry is made within the call that it belongs to."""
+    if entry.created_ns < calls[0].begun_ns:
+        return entry
+    for call in reversed(calls):
+        if call.begun_ns > entry.created_ns:
+            continue
+        if call.ended_ns and call.ended_ns < entry.created_ns:
+            break
+        if names.get(call.group, entry.pg) == entry.pg:
+            return replace(entry, site=call.site)
+    return entry

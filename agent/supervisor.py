@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.agent import evidence, faults, processes, showing, snapshots, vitals, workers
+from harness.agent import evidence, faults, marks, processes, showing, snapshots, vitals, workers
 from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
@@ -120,6 +120,9 @@ class Agent:
                 self._report(make(self._node_rank))
             self._in_background(self._report_pulses())
             self._in_background(self._readings.keep(self._node_rank))
+            self._in_background(
+                marks.watch(self._workers.values, self._node_rank, self._link.report)
+            )
             return await self._serve()
         except HarnessError as error:
             self._tell(error)

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness import events as e
 from harness.agent.arrivals import ArrivalLog
 from harness.agent.recordlogs import RecordLogs
-from harness.sightings import ExceptionInHand
+from harness.sightings import ExceptionInHand, Pulse
 from harness.worker import link
 from harness.worker.pulse import PulseReader, PulseReading
 
@@ -93,7 +92,7 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 
-    def changed_pulse(self) -> e.Pulse | None:
+    def changed_pulse(self) -> Pulse | None:
         """What its page holds, if that is news. A heartbeat alone is news once a second."""
         reading, last = self.page.read(), self.last_reading
         if last is not None and (
@@ -104,13 +103,13 @@ class Worker:
         self.last_reading = reading
         return self._pulse(reading)
 
-    def newest_pulse(self) -> e.Pulse | None:
+    def newest_pulse(self) -> Pulse | None:
         """What its page holds, or held when it ended."""
         reading = self.page.read() if self.alive else self.last_reading
         return None if reading is None else self._pulse(reading)
 
-    def _pulse(self, reading: PulseReading) -> e.Pulse:
-        return e.Pulse(
+    def _pulse(self, reading: PulseReading) -> Pulse:
+        return Pulse(
             rank=self.rank,
             step=reading.step,
             phase=reading.phase,

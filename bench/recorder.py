@@ -1,5 +1,5 @@
-"""What the recorder costs: point-to-point operations, collectives and heartbeats, on and off in
-one run.
+"""What the recorder costs: point-to-point operations, collectives, program marks and heartbeats, on
+and off in one run.
 
 `python bench/recorder.py [--rounds N] [--calls N] [--write]`: two Gloo ranks on this machine. Both
 switch the hooks on and off between blocks of calls, in the order on, off, off, on, so that drift
@@ -75,17 +75,25 @@ def be_rank(rank: int, port: int, rounds: int, calls: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from harness.worker import layout, p2p
+    from harness.worker import layout, marklog, marks, p2p, sites
 
     memory = mmap.mmap(-1, layout.BYTES)
     recorder = p2p.make(memory, layout.GROUPS_AT, layout.P2P_AT)
+    lines = sites.SiteWriter(memory, layout.SITES_AT)
+    marker = marks.Marker(marklog.MarkWriter(memory, layout.MARKS_AT), lines, recorder)
+    binding = sys.modules["torch._C._distributed_c10d"]
     off = Methods()
-    recorder.watch(sys.modules["torch._C._distributed_c10d"])
+    recorder.watch(binding)
+    recorder.watch_calls(binding, lines)
+    marks.watch_backward(torch.autograd, lambda: marker)
+    marks.watch_forward(torch.nn.parallel.distributed, "DistributedDataParallel", lambda: marker)
     on = Methods()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     recorder.made(dist.group.WORLD, 1, [0, 1])
     alone = dist.new_group([rank], use_local_synchronization=True)
     recorder.made(alone, 2, [rank])
+    pair = dist.new_group([0, 1])  # marks leave out groups with point-to-point operations
+    recorder.made(pair, 3, [0, 1])
     small, large = torch.ones(16), torch.ones(1 << 18)
 
     def ping(tensor: Any) -> Callable[[], object]:
@@ -100,7 +108,7 @@ def be_rank(rank: int, port: int, rounds: int, calls: int) -> None:
             work.wait()
 
     layer = torch.nn.Linear(1024, 1024)
-    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(512, 512))
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(512, 512), process_group=pair)
     rows = torch.ones(64, 1024)
 
     def ddp_step() -> None:
@@ -136,6 +144,7 @@ def be_rank(rank: int, port: int, rounds: int, calls: int) -> None:
         count = calls if "64 B" in name else max(1, calls // 10)
         figures[name] = paired(call, operations, rounds, count, on, off, dist.barrier)
     figures["hook alone"] = hook_alone(recorder)
+    figures["mark"] = mark_alone(marker)
     figures["heartbeat"] = timed(recorder.operations, 2000)
     dist.destroy_process_group()
     if rank == 0:
@@ -146,13 +155,22 @@ class Methods:
     """The hooked attributes of torch's classes as they are at this moment."""
 
     def __init__(self) -> None:
+        import torch
+
+        from harness.worker.sites import METHODS
+
         binding = sys.modules["torch._C._distributed_c10d"]
-        self._classes = {"ProcessGroup": binding.ProcessGroup, "Work": binding.Work}
-        names = {"ProcessGroup": ("send", "recv", "recv_anysource"), "Work": ("wait",)}
+        names = {
+            binding.ProcessGroup: ("send", "recv", "recv_anysource", *METHODS),
+            binding.Work: ("wait",),
+            torch.autograd: ("backward",),
+            torch.nn.parallel.DistributedDataParallel: ("forward",),
+        }
         self._kept = [
-            (cls, name, vars(cls)[name])
-            for kind, cls in self._classes.items()
-            for name in names[kind]
+            (owner, name, vars(owner)[name])
+            for owner in names
+            for name in names[owner]
+            if name in vars(owner)
         ]
 
     def put(self) -> None:
@@ -226,9 +244,29 @@ def hook_alone(recorder: Any) -> dict[str, float]:
 
     bare = timed(call, 20000)
 
-    recorder.made(group, 3, [0])
+    recorder.made(group, 4, [0])
     recorder.watch(types.SimpleNamespace(ProcessGroup=Group, Work=Work))
     return {"bare": bare, "hooked": timed(call, 20000)}
+
+
+def mark_alone(marker: Any) -> float:
+    """Microseconds of a mark four functions deep, with a counter of the program and one group."""
+    from harness.worker import marklog
+
+    def first(step: int) -> None:
+        second(step, [1, 2], "x")
+
+    def second(step: int, a: object, b: object) -> None:
+        marker.mark(marklog.STEP, sys._getframe(0))
+
+    step = 0
+
+    def call() -> None:
+        nonlocal step
+        step += 1
+        first(step)
+
+    return timed(call, 5000)
 
 
 def timed(call: Callable[[], object], calls: int) -> float:
@@ -246,6 +284,7 @@ def table(figures: dict[str, Any], rounds: int, calls: int) -> str:
     import torch
 
     alone, heartbeat = figures.pop("hook alone"), figures.pop("heartbeat")
+    mark = figures.pop("mark")
     lines = [
         "# Overhead of the recorder",
         "",
@@ -271,6 +310,7 @@ def table(figures: dict[str, Any], rounds: int, calls: int) -> str:
         "and end together",
         "(least of nine). The counter that the heartbeat reads four times a second: "
         f"{heartbeat:.2f} µs for three groups.",
+        f"A program mark by itself, four functions deep, one group to ask: {mark:.2f} µs.",
     ]
     return "\n".join(lines)
 

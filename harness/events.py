@@ -18,8 +18,13 @@ from harness.sightings import (
     ChildTaken,
     ExceptionInHand,
     Frame,
+    MarkPlace,
+    MarkSample,
     ProcessFacts,
+    Pulse,
+    RankArrivals,
     RankStack,
+    Vitals,
 )
 from harness.topology import NodeRanks
 
@@ -229,51 +234,11 @@ class FactsLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
-    """What a rank's pulse page holds. `step` counts completed optimizer steps.
-
-    `heartbeat_ns` is the monotonic clock of the worker's node; `step_ns` the wall clock when
-    `step` was completed.
-    """
-
-    rank: int
-    step: int
-    phase: str
-    heartbeat_ns: int
-    step_ns: int = 0
-    loss: float | None = None
-    loss_finite: bool = True
-    """False when the loss is NaN or infinite; `loss` is None then, JSON has no such numbers."""
-    tokens: int = 0
-    total_steps: int = 0
-    collectives: int = 0
-    """Collectives and point-to-point operations begun, over all groups: progress of a script
-    without an optimizer too. Read four times a second."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PulsesRead:
     """The pulses of a node's ranks that changed since the last report; also its sign of life."""
 
     node_rank: int
     pulses: tuple[Pulse, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankArrivals:
-    """When a rank entered collectives: four columns of one length, in the rank's own order.
-
-    `records` numbers the rank's own operations (a gap: some are left out), `groups` are positions
-    in the event's `groups`, `seqs` count in that group, `entered_us` are microseconds after the
-    event's `base_ns`. `peers` are global ranks it has sent to or received from.
-    """
-
-    rank: int
-    records: tuple[int, ...]
-    groups: tuple[int, ...]
-    seqs: tuple[int, ...]
-    entered_us: tuple[int, ...]
-    peers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,20 +253,6 @@ class ArrivalsRead:
     groups: tuple[str, ...]
     ops: tuple[str, ...]
     ranks: tuple[RankArrivals, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
-    """What a rank holds. `memory_bytes` is memory of its own, without pages of files and what it
-    shares; `fd_limit` is the soft limit, 0 when there is none. `step` and `collectives` are those
-    of its pulse page at that moment."""
-
-    rank: int
-    fds: int
-    fd_limit: int
-    memory_bytes: int
-    step: int = 0
-    collectives: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +326,50 @@ class StacksTaken:
     node_rank: int
     stacks: tuple[RankStack, ...]
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarksDiffer:
+    """Ranks came to the same `count`-th mark of their program with different numbers of
+    collectives of a group behind them, and so ever since.
+
+    `kind`: step (of an optimizer), backward (pass) or forward (of a wrapped model in training),
+    all from the call chain that begins at `site`. `agreed` counts before it were alike. `name` and
+    `value` are a variable of the program at that mark, alike on all of `places`; empty when the
+    program has none. `odd` are the ranks that left the common order, all of them where that cannot
+    be told (`tied`). `op` is what the group carries there, where that is known, and `left_out` the
+    line that the odd ranks did not come through, or came through alone.
+    """
+
+    node_rank: int
+    pg: str
+    pg_desc: str
+    kind: str
+    site: str
+    count: int
+    places: tuple[MarkPlace, ...]
+    odd: tuple[int, ...]
+    tied: bool
+    agreed: int
+    count_before: int
+    """The last count at which all were alike; of several nodes not all counts are compared."""
+    seen_ns: int
+    name: str = ""
+    value: int = 0
+    value_before: int = 0
+    """What it was at `count_before`."""
+    op: str = ""
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtype: str = ""
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarksSampled:
+    """Marks at counts that all nodes tell, about one a second."""
+
+    node_rank: int
+    samples: tuple[MarkSample, ...]
 
 
 # --- decisions ---------------------------------------------------------------------------------
@@ -463,6 +458,8 @@ Event = (
     | EvidenceTaken
     | EvidenceComplete
     | StacksTaken
+    | MarksDiffer
+    | MarksSampled
     | StallLooked
     | OrderGiven
     | CommandTaken

@@ -81,3 +81,93 @@ class RankStack:
     missing: str = ""
     variables: tuple[tuple[str, ...], ...] = ()
     children: tuple[ChildTaken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkPlace:
+    """Where a rank was at a mark: `seq` collectives of the group behind it."""
+
+    rank: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkCounter:
+    """A variable of the program, by a hash of its name, and how far it is from its rhythm."""
+
+    name: int
+    drift: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkSample:
+    """A mark that all ranks of the node in a group of several nodes came to alike. `size` is that
+    of the whole group; `ranks` are the node's. `counters` are those that all of its ranks have."""
+
+    pg: str
+    pg_desc: str
+    size: int
+    ranks: tuple[int, ...]
+    kind: str
+    key: int
+    site: str
+    count: int
+    seq: int
+    at_ns: int
+    counters: tuple[MarkCounter, ...] = ()
+    name: str = ""
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """What a rank's pulse page holds. `step` counts completed optimizer steps.
+
+    `heartbeat_ns` is the monotonic clock of the worker's node; `step_ns` the wall clock when
+    `step` was completed.
+    """
+
+    rank: int
+    step: int
+    phase: str
+    heartbeat_ns: int
+    step_ns: int = 0
+    loss: float | None = None
+    loss_finite: bool = True
+    """False when the loss is NaN or infinite; `loss` is None then, JSON has no such numbers."""
+    tokens: int = 0
+    total_steps: int = 0
+    collectives: int = 0
+    """Collectives and point-to-point operations begun, over all groups: progress of a script
+    without an optimizer too. Read four times a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankArrivals:
+    """When a rank entered collectives: four columns of one length, in the rank's own order.
+
+    `records` numbers the rank's own operations (a gap: some are left out), `groups` are positions
+    in the event's `groups`, `seqs` count in that group, `entered_us` are microseconds after the
+    event's `base_ns`. `peers` are global ranks it has sent to or received from.
+    """
+
+    rank: int
+    records: tuple[int, ...]
+    groups: tuple[int, ...]
+    seqs: tuple[int, ...]
+    entered_us: tuple[int, ...]
+    peers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What a rank holds. `memory_bytes` is memory of its own, without pages of files and what it
+    shares; `fd_limit` is the soft limit, 0 when there is none. `step` and `collectives` are those
+    of its pulse page at that moment."""
+
+    rank: int
+    fds: int
+    fd_limit: int
+    memory_bytes: int
+    step: int = 0
+    collectives: int = 0

@@ -7,12 +7,13 @@ news: `fold` keeps the sums, the detector compares them with a limit.
 
 from collections.abc import Callable
 
-from harness.diagnosis import leaks, straggler
+from harness.diagnosis import leaks, marks, straggler
 from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.incidents import Finding, Verdict
 from harness.state import AttemptState, RunState
 
 DETECTORS: tuple[Callable[[AttemptState], list[Finding]], ...] = (
+    marks.find,
     straggler.find,
     leaks.find,
 )

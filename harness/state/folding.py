@@ -12,7 +12,9 @@ from typing_extensions import assert_never
 from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
+from harness.sightings import Pulse
 from harness.state.reading import arrivals_read, vitals_read
+from harness.state.sampling import take_samples
 from harness.state.words import (
     AttemptState,
     Collection,
@@ -96,6 +98,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             _stall_looked(state, stamp, event)
         case e.StacksTaken():
             _stacks_taken(state, event)
+        case e.MarksDiffer() | e.MarksSampled():
+            _marks(state, stamp, event)
         case e.EvidenceComplete():
             for collection in state.collections:
                 if collection.index == event.collection:
@@ -274,7 +278,7 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
     )
 
 
-def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
+def _pulse(state: RunState, stamp: e.Stamp, pulse: Pulse) -> None:
     attempt = _attempt(state, stamp.attempt)
     rank = None if attempt is None else attempt.ranks.get(pulse.rank)
     if attempt is None or rank is None:
@@ -422,6 +426,17 @@ def _stacks_taken(state: RunState, event: e.StacksTaken) -> None:
     request.answers[event.node_rank] = event
     if request.command.show_on < 0 and request.answers.keys() >= request.asked:
         del state.stack_requests[event.request]  # whoever asked reads the events
+
+
+def _marks(state: RunState, stamp: e.Stamp, event: e.MarksDiffer | e.MarksSampled) -> None:
+    attempt = _attempt(state, stamp.attempt)
+    if attempt is None:
+        return
+    ref = (stamp.source, stamp.seq)
+    if isinstance(event, e.MarksDiffer):
+        attempt.marks_differ.append((event, ref))
+    else:
+        take_samples(attempt, event, ref)
 
 
 def _incident_closed(state: RunState, event: e.IncidentClosed) -> None:

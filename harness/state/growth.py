@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from harness.events import Vitals
+from harness.sightings import Vitals
 
 Kind = Literal["fds", "memory"]
 KINDS: tuple[Kind, ...] = ("fds", "memory")

@@ -10,6 +10,7 @@ from harness.incidents import Incident
 from harness.state.arrivals import Arrivals
 from harness.state.clocks import Clocks
 from harness.state.growth import Growth
+from harness.state.marking import Book
 from harness.topology import NodeRanks
 
 RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
@@ -127,6 +128,10 @@ class AttemptState:
 
     arrivals: Arrivals = field(default_factory=Arrivals)
     growth: Growth = field(default_factory=Growth)
+    books: dict[tuple[str, str, int], Book] = field(default_factory=dict)
+    """Marks of groups that span nodes, by name, role and size of the group."""
+    marks_differ: list[tuple[e.MarksDiffer, tuple[str, int]]] = field(default_factory=list)
+    """Desyncs found by marks, each with (source, seq) of the record that shows it."""
 
     @property
     def step(self) -> int:

@@ -67,23 +67,38 @@ class GroupLogReader:
         """All records there are, by number, in the order in which they were begun."""
         found: dict[int, GroupCreation] = {}
         for slot in range(CAPACITY):
-            at = self._start + slot * RECORD_BYTES
-            raw = self._memory[at : at + RECORD_BYTES]
-            number, begun, ended, size, member, failed, name, desc, ranks = _RECORD.unpack(raw)
-            if number == 0 and begun == 0:
+            raw = self._raw(slot)
+            if raw[:_ENDED_AT] == bytes(_ENDED_AT):
                 break  # nothing was ever written here or beyond
-            if number == 0 or self._memory[at : at + 8] != raw[:8]:
-                continue
-            found[number] = GroupCreation(
-                pg=_text(name),
-                pg_desc=_text(desc),
-                ranks=_unpack_ranks(ranks, size),
-                member=bool(member),
-                begun_ns=begun,
-                ended_ns=ended,
-                failed=bool(failed),
-            )
+            number, group = _creation(raw)
+            if number and self._raw(slot)[:8] == raw[:8]:
+                found[number] = group
         return dict(sorted(found.items()))
+
+    def one(self, wanted: int) -> GroupCreation | None:
+        """Record number `wanted`."""
+        slot = (wanted - 1) % CAPACITY
+        raw = self._raw(slot)
+        number, group = _creation(raw)
+        return group if number == wanted and self._raw(slot)[:8] == raw[:8] else None
+
+    def _raw(self, slot: int) -> bytes:
+        at = self._start + slot * RECORD_BYTES
+        return self._memory[at : at + RECORD_BYTES]
+
+
+def _creation(raw: bytes) -> tuple[int, GroupCreation]:
+    """Number and content of a record; number 0: it is being written."""
+    number, begun, ended, size, member, failed, name, desc, ranks = _RECORD.unpack(raw)
+    return number, GroupCreation(
+        pg=_text(name),
+        pg_desc=_text(desc),
+        ranks=_unpack_ranks(ranks, size),
+        member=bool(member),
+        begun_ns=begun,
+        ended_ns=ended,
+        failed=bool(failed),
+    )
 
 
 def _cut(text: str, limit: int) -> bytes:

@@ -15,7 +15,10 @@ from typing import Any
 from harness.worker import layout, p2p
 from harness.worker.inhand import InHand
 from harness.worker.link import Link
+from harness.worker.marklog import MarkWriter
+from harness.worker.marks import Marker
 from harness.worker.pulse import PulseWriter
+from harness.worker.sites import SiteWriter
 
 _BEAT_SECONDS = 0.25
 
@@ -53,7 +56,10 @@ class Guest:
         self.pid = os.getpid()
         self.link = Link(assignment.link)
         self._page = PulseWriter(assignment.pulse)
-        self.recorder = _recorder(assignment.pulse)
+        self.recorder: p2p.Recorder | None = None
+        self.sites: SiteWriter | None = None
+        self.marker: Marker | None = None
+        self._map_logs(assignment.pulse)
         self._in_hand = InHand(self.link)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
@@ -66,6 +72,15 @@ class Guest:
         self._tokens = 0
         self._total_steps = 0
         self._publish()
+
+    def _map_logs(self, descriptor: int) -> None:
+        """None of them where the agent has made no room for it."""
+        if os.fstat(descriptor).st_size < layout.BYTES:
+            return
+        memory = mmap.mmap(descriptor, layout.BYTES)
+        self.recorder = p2p.make(memory, layout.GROUPS_AT, layout.P2P_AT)
+        self.sites = SiteWriter(memory, layout.SITES_AT)
+        self.marker = Marker(MarkWriter(memory, layout.MARKS_AT), self.sites, self.recorder)
 
     def beat_forever(self) -> None:
         """Body of the heartbeat thread: shows that Python code can still run here."""
@@ -126,14 +141,6 @@ class Guest:
             tokens=self._tokens,
             total_steps=self._total_steps,
         )
-
-
-def _recorder(descriptor: int) -> p2p.Recorder | None:
-    """None where the agent has made no room for it."""
-    if os.fstat(descriptor).st_size < layout.BYTES:
-        return None
-    memory = mmap.mmap(descriptor, layout.BYTES)
-    return p2p.make(memory, layout.GROUPS_AT, layout.P2P_AT)
 
 
 _guest: Guest | None = None

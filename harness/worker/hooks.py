@@ -15,14 +15,21 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from harness.worker import recorder, rendezvous, teardown
+from harness.worker import marks, recorder, rendezvous, teardown
 from harness.worker.guest import Guest, current
 
 
 def install(guest: Guest) -> None:
     """Hook what is imported, and what will be."""
     hooks: dict[str, Callable[[Any], None]] = {
-        "torch.optim.optimizer": count_steps,
+        "torch.optim.optimizer": _optimizers_arrived,
+        "torch.autograd": lambda module: marks.watch_backward(module, _marker),
+        "torch.nn.parallel.distributed": lambda module: marks.watch_forward(
+            module, "DistributedDataParallel", _marker
+        ),
+        "torch.distributed.fsdp.fully_sharded_data_parallel": lambda module: marks.watch_forward(
+            module, "FullyShardedDataParallel", _marker
+        ),
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed.device_mesh": watch_meshes,
         "torch.distributed.rendezvous": rendezvous.separate_groups,
@@ -70,6 +77,16 @@ class _Arrivals(importlib.abc.MetaPathFinder):
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _optimizers_arrived(module: Any) -> None:
+    count_steps(module)
+    marks.watch_steps(module, _marker)
+
+
+def _marker() -> marks.Marker | None:
+    guest = current()
+    return None if guest is None else guest.marker
 
 
 def count_steps(module: Any) -> None:
@@ -125,6 +142,8 @@ def watch_groups(module: Any) -> None:
     guest = current()
     if guest is not None and guest.recorder is not None:
         guest.recorder.watch(sys.modules["torch._C._distributed_c10d"])
+        if guest.sites is not None:
+            guest.recorder.watch_calls(sys.modules["torch._C._distributed_c10d"], guest.sites)
 
 
 def _watch_init(module: Any) -> None:

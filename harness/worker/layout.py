@@ -2,9 +2,11 @@
 
 import mmap
 
-from harness.worker import grouplog, p2plog
+from harness.worker import grouplog, marklog, p2plog, sites
 
 GROUPS_AT = mmap.PAGESIZE
 P2P_AT = GROUPS_AT + grouplog.REGION_BYTES
-BYTES = P2P_AT + p2plog.REGION_BYTES
+SITES_AT = P2P_AT + p2plog.REGION_BYTES
+MARKS_AT = SITES_AT + sites.REGION_BYTES
+BYTES = MARKS_AT + marklog.REGION_BYTES
 """Only what is written takes memory: a few pages of this where there are few groups."""

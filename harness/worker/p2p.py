@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.worker import grouplog, p2plog
+from harness.worker.sites import METHODS, SiteWriter
 
 _MOST_OPEN = 4096
 """Works that nobody waits for are forgotten when there are more."""
@@ -87,7 +88,41 @@ class Recorder:
                     del group
             return total
 
+    def positions(self, most: int) -> list[int]:
+        """Number in the group log and sequence number (its low 32 bits) of the first `most` groups
+        with other members, one after the other.
+
+        Groups that carry sends and receives are left out: with Gloo those count there too, and a
+        rank need not make as many as the others.
+        """
+        found: list[int] = []
+        passing = self._p2p.groups
+        for key, reference in list(self._made.items()):
+            number, ranks = self._known.get(key, (0, ()))
+            if not number or len(ranks) < 2 or number in passing:
+                continue
+            group = reference()
+            if group is None:
+                continue
+            try:
+                found += (number, group._get_sequence_number_for_group() & 0xFFFFFFFF)
+            except RuntimeError:  # a backend without the counter
+                continue
+            if len(found) >= 2 * most:
+                break
+        return found
+
     # --- operations ----------------------------------------------------------------------------
+
+    def watch_calls(self, module: Any, sites: SiteWriter) -> None:
+        """Note the lines that call collectives of `module` (torch's binding). Once a process."""
+        group_class = module.ProcessGroup
+        for name in METHODS:
+            if hasattr(group_class, name):
+                original = getattr(group_class, name)
+                setattr(
+                    group_class, name, sites.noted(original, self._known, lambda: not self.active)
+                )
 
     def watch(self, module: Any) -> None:
         """Hook ProcessGroup and Work of `module` (torch's binding). Once a process."""

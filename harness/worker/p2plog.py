@@ -46,6 +46,8 @@ class P2pLogWriter:
         self.memory = memory
         self._start = start
         self._numbers: dict[tuple[int, int, int, int], int] = {}
+        self.groups: set[int] = set()
+        """Numbers of the groups that have had one."""
         self.count = 0
         """Operations so far; also the newest record's serial."""
 
@@ -56,6 +58,8 @@ class P2pLogWriter:
         self.count = serial = self.count + 1
         key = (direction, group, peer, tag)
         self._numbers[key] = number = self._numbers.get(key, 0) + 1
+        if number == 1:
+            self.groups.add(group)
         at = self._start + serial % CAPACITY * RECORD_BYTES
         dims = len(sizes)
         first, second, third, fourth = sizes if dims == 4 else _four(sizes)

@@ -12,7 +12,7 @@ from harness import events as e
 from harness import orders as o
 from harness.incidents import Where
 from harness.policy import Policy
-from harness.sightings import Frame, ProcessFacts
+from harness.sightings import Frame, ProcessFacts, Vitals
 from tests.replay.timeline import hold, steps
 from tests.replay.world import (
     CRY,
@@ -820,9 +820,7 @@ def files_exhausted() -> World:
     world = World(nproc=2, evidence=lambda rank: _waiting(8) if rank == 0 else {}).start()
     for fds in (16, 136, 256):
         world.pass_time(1.2)
-        seen = e.Vitals(
-            rank=1, fds=fds, fd_limit=256, memory_bytes=300 << 20, collectives=fds // 10
-        )
+        seen = Vitals(rank=1, fds=fds, fd_limit=256, memory_bytes=300 << 20, collectives=fds // 10)
         world.say(e.VitalsRead(node_rank=0, vitals=(seen,), memory_available_bytes=1 << 34), 0)
     world.raises(1, "OSError", "[Errno 24] Too many open files: 'data'", collectives=25)
     return _judge_and_end(world)

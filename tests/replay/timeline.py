@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from harness import events as e
+from harness.sightings import RankArrivals, Vitals
 from tests.replay.world import SECOND, World
 
 REPORT_SECONDS = 2.0
@@ -62,13 +63,13 @@ class Timeline:
 
     def _event(self, node: int, ranks: Sequence[int], base_ns: int) -> e.ArrivalsRead:
         names = tuple(self.groups)
-        told: list[e.RankArrivals] = []
+        told: list[RankArrivals] = []
         for rank in ranks:
             entries = self.entered.pop(rank, [])
             first = self.records.get(rank, 0)
             self.records[rank] = first + len(entries)
             told.append(
-                e.RankArrivals(
+                RankArrivals(
                     rank=rank,
                     records=tuple(range(first, first + len(entries))),
                     groups=tuple(names.index(group) for group, _, _ in entries),
@@ -116,7 +117,7 @@ def hold(
         for node in range(world.nnodes):
             ranks = range(node * world.nproc, (node + 1) * world.nproc)
             vitals = tuple(
-                e.Vitals(
+                Vitals(
                     rank=rank,
                     fds=fds(rank, second),
                     fd_limit=fd_limit,

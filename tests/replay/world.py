@@ -11,7 +11,7 @@ from harness import recovery
 from harness.collectives import Collective
 from harness.incidents import Incident, Where
 from harness.policy import Policy
-from harness.sightings import ProcessFacts
+from harness.sightings import ProcessFacts, Pulse
 from harness.state import RunState, fold, fold_all
 
 SECOND = 1_000_000_000
@@ -216,7 +216,7 @@ class World:
             local = range(node * self.nproc, (node + 1) * self.nproc)
             mine = [rank for rank in local if ranks is None or rank in ranks]
             pulses = tuple(
-                e.Pulse(
+                Pulse(
                     rank=rank,
                     step=step,
                     phase="step",

@@ -14,7 +14,7 @@ from harness import orders as o
 from harness.collectives import Collective
 from harness.incidents import Incident, Verdict, Where
 from harness.policy import Policy
-from harness.sightings import Frame, ProcessFacts
+from harness.sightings import Frame, ProcessFacts, Pulse
 from harness.topology import Mesh, NodeRanks
 
 SECOND = 1_000_000_000
@@ -130,7 +130,7 @@ class Scene:
             at = step if isinstance(step, int) else step.get(rank, 0)
             mono = self.now_ns - self.start_ns
             pulses.append(
-                e.Pulse(
+                Pulse(
                     rank=rank,
                     step=at,
                     phase=phase,

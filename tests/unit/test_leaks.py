@@ -2,6 +2,7 @@
 
 from harness import events as e
 from harness.incidents import Incident
+from harness.sightings import Vitals
 from tests.replay.timeline import hold
 from tests.replay.world import World
 
@@ -111,7 +112,7 @@ def exhausted(
 ) -> None:
     for fds in (16, 136, 256):
         world.pass_time(1.2)
-        seen = e.Vitals(
+        seen = Vitals(
             rank=rank, fds=fds, fd_limit=256, memory_bytes=300 * MIB, collectives=fds // 10
         )
         world.say(e.VitalsRead(node_rank=0, vitals=(seen,), memory_available_bytes=0), 0)

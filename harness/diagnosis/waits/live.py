@@ -33,7 +33,7 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
     for entry in entries:
         group = groups.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)
         call = call_of(entry)
-        tracks.setdefault(group, _Track()).add(entry.seq_id, call)
+        tracks.setdefault(group, _Track()).add(entry.seq_id, call, entry.site)
         if not entry.done:
             tracks[group].open.append(entry.seq_id)
             calls.append(
@@ -162,17 +162,19 @@ class _Track:
     def __init__(self) -> None:
         self.first = -1
         self.calls: list[Call | None] = []
+        self.sites: list[str] = []
         self.open: list[int] = []
 
-    def add(self, seq: int, call: Call) -> None:
+    def add(self, seq: int, call: Call, site: str) -> None:
         if self.first < 0:
             self.first = seq
         at = seq - self.first
         if at < 0:
             return
         self.calls.extend([None] * (at + 1 - len(self.calls)))
+        self.sites.extend([""] * (at + 1 - len(self.sites)))
         if self.calls[at] is None:
-            self.calls[at] = call
+            self.calls[at], self.sites[at] = call, site
 
     def frozen(self) -> Track:
         last = self.first + len(self.calls) - 1
@@ -181,4 +183,5 @@ class _Track:
             calls=tuple(self.calls),
             enqueued=last,
             completed=min(self.open) - 1 if self.open else last,
+            sites=tuple(self.sites) if any(self.sites) else (),
         )

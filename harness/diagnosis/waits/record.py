@@ -72,16 +72,24 @@ class Pending:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
     """A rank's collectives in one group: `calls[i]` is that of sequence number `first + i`, None
-    where the record has a gap. All up to `completed` have finished; -1 for none so far."""
+    where the record has a gap. All up to `completed` have finished; -1 for none so far.
+    `sites[i]` is the user's line of that call, empty where it was not noted; no lines at all where
+    none was. Members may rightly call from different lines, so lines are not compared with
+    calls."""
 
     first: int = 0
     calls: tuple[Call | None, ...] = ()
     enqueued: int = -1
     completed: int = -1
+    sites: tuple[str, ...] = field(default=(), compare=False)
 
     def at(self, seq: int) -> Call | None:
         at = seq - self.first
         return self.calls[at] if 0 <= at < len(self.calls) else None
+
+    def site(self, seq: int) -> str:
+        at = seq - self.first
+        return self.sites[at] if 0 <= at < len(self.sites) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

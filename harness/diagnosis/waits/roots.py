@@ -10,6 +10,7 @@ from harness.diagnosis.waits.disagree import group_mismatch, mismatch
 from harness.diagnosis.waits.graph import Op, WaitGraph, edges
 from harness.diagnosis.waits.root import Root, what, where_of
 from harness.diagnosis.waits.scc import components
+from harness.diagnosis.waits.shifted import shifted
 from harness.topology import ranks_name
 
 
@@ -27,9 +28,10 @@ def find_roots(graph: WaitGraph) -> list[Root]:
     for component in _sinks(edges(graph)):
         ranks = sorted(node for node in component if node < world)
         ops = [graph.ops[node - world] for node in component if node >= world]
-        roots += _unguessed(graph, set(component), ops, wanted) or [
+        found = _unguessed(graph, set(component), ops, wanted) or [
             root for root in [_root(graph, ranks, ops, wanted)] if root is not None
         ]
+        roots += [root for root in found if root not in roots]
     return _without_echoes(roots, wanted)
 
 
@@ -86,7 +88,7 @@ def _root(
         return _stalled(graph, ops[0])
     if not ops:
         asked = wanted.get(ranks[0])
-        return None if not asked else _outside(graph, ranks[0], asked)
+        return None if not asked else shifted(graph, asked) or _outside(graph, ranks[0], asked)
     differing = [op for op in ops if op.differ]
     if differing:
         return mismatch(graph.waits, min(differing, key=lambda op: op.onset_ns))

@@ -6,6 +6,7 @@ from typing import Any
 
 from harness import events as e
 from harness import orders as o
+from harness.sightings import Pulse
 from harness.wire.agent_link import AgentLink
 
 RANKS = range(2)
@@ -27,7 +28,7 @@ class Node:
         self.report(e.WorkerExited(rank=rank, pid=100 + rank, exited_ns=1, **given))
 
     def step(self, step: int) -> None:
-        pulses = [e.Pulse(rank=r, step=step, phase="step", heartbeat_ns=1) for r in RANKS]
+        pulses = [Pulse(rank=r, step=step, phase="step", heartbeat_ns=1) for r in RANKS]
         self.report(e.PulsesRead(node_rank=0, pulses=tuple(pulses)))
 
     def obey(self, order: o.Order) -> None:

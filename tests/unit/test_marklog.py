@@ -1,0 +1,67 @@
+"""The marks' own parts: the ring in shared memory, and the program's variables beside them."""
+
+import mmap
+import sys
+import weakref
+from typing import Any
+
+from harness.worker import marklog
+from harness.worker.rhythm import Rhythm
+
+
+def ring() -> tuple[marklog.MarkWriter, marklog.MarkReader]:
+    memory = mmap.mmap(-1, 64 + marklog.REGION_BYTES)
+    return marklog.MarkWriter(memory, 64), marklog.MarkReader(memory, 64)
+
+
+def test_marks_come_back_and_lost_ones_are_counted() -> None:
+    writer, reader = ring()
+    assert reader.new() == []
+    writer.put(marklog.FORWARD, 77, 3, (5, 6, -9), (11, -2, 12, 0), tuple(range(32)))
+    (mark,) = reader.new()
+    assert (mark.kind, mark.key, mark.count) == (marklog.FORWARD, 77, 3)
+    assert (mark.site, mark.name, mark.value) == (5, 6, -9)
+    assert mark.counters == ((11, -2), (12, 0))
+    assert mark.groups == tuple((at, at + 1) for at in range(0, 32, 2))
+    for count in range(2 * marklog.CAPACITY):
+        writer.put(marklog.STEP, 1, count, (1, 0, 0), (), (1, count))
+    counts = [mark.count for mark in reader.new()]
+    assert counts == list(range(2 * marklog.CAPACITY))[-len(counts) :]
+    assert len(counts) + reader.lost == 2 * marklog.CAPACITY
+    assert reader.new() == []
+
+
+class Heavy:
+    """Stands for a tensor that is to be freed at once."""
+
+
+def test_counters_are_found_and_nothing_is_kept() -> None:
+    rhythm, seen = Rhythm(), []
+
+    def step(number: int, epoch: int) -> object:
+        heavy = Heavy()
+        kept = weakref.ref(heavy)
+        seen.append(rhythm.look([sys._getframe(0)], len(seen) + 1))
+        del heavy
+        return kept()
+
+    for number in [0, 1, 2, 3, 3, 4]:
+        assert step(number, 7) is None
+    found = [(drifts[1::2], name, value) for drifts, name, value in seen]
+    assert found[:2] == [([], "", 0)] * 2
+    # The fifth mark came without the step going on: from there it is one behind.
+    assert found[2:] == [([drift], "number", value) for drift, value in
+                         [(0, 2), (0, 3), (-1, 3), (-1, 4)]]  # fmt: skip
+
+
+def test_functions_that_hold_their_variables_are_not_asked() -> None:
+    rhythm = Rhythm()
+
+    def step(number: int) -> dict[str, Any]:
+        held = locals()
+        rhythm.look([sys._getframe(0)], number)
+        return held
+
+    for number in range(1, 6):
+        assert step(number)["number"] == number
+    assert not rhythm.counters
