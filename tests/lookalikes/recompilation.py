@@ -14,11 +14,11 @@ def lower(graph, seconds):
     while time.time() < until:
         graph = sorted(graph, reverse=True)
 """
-rank_folder = pathlib.Path("compiler") / "_inductor"
-rank_folder.mkdir(parents=True, exist_ok=True)
+folder = pathlib.Path("site") / "torch" / "_inductor"
+folder.mkdir(parents=True, exist_ok=True)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-path = rank_folder / f"codegen{rank}.py"
+path = folder / f"codegen{rank}.py"
 path.write_text(COMPILER)
 spec = importlib.util.spec_from_file_location("codegen", path)
 codegen = sys.modules["codegen"] = importlib.util.module_from_spec(spec)
