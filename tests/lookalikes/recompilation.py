@@ -14,7 +14,7 @@ def lower(graph, seconds):
     while time.time() < until:
         graph = sorted(graph, reverse=True)
 """
-folder = pathlib.Path("site") / "torch" / "_inductor"
+folder = pathlib.Path("site-packages") / "torch" / "_inductor"
 folder.mkdir(parents=True, exist_ok=True)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
