@@ -10,10 +10,12 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export PYTHONPATH :=
 
-#   CASES    a folder of failures as small scripts, see bench/cases.py
+#   CASES    a folder of failures as small scripts, run beside tests/cases, see bench/cases.py
+#   TIMES    how often `make lookalikes` runs each of its scripts
 CASES ?= ../shared/cases
+TIMES ?= 2
 
-.PHONY: env demo test test-slow cases check fmt proto gpu-check
+.PHONY: env demo test test-slow cases lookalikes check fmt proto gpu-check
 
 env: $(BIN)/harness
 
@@ -31,7 +33,10 @@ test-slow: env
 	$(BIN)/python -m pytest -m slow --exitfirst
 
 cases: env
-	@$(BIN)/python bench/cases.py $(CASES)
+	@$(BIN)/python bench/cases.py tests/cases $(wildcard $(CASES))
+
+lookalikes: env
+	@$(BIN)/python bench/lookalikes.py --times $(TIMES)
 
 check: env
 	$(BIN)/ruff format --check .
