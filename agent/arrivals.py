@@ -5,11 +5,13 @@ So that the same operations are picked on every rank, they are thinned by their 
 alone: blocks of eight in a row, of those every second, every fourth and so on.
 """
 
+import math
 from collections import Counter
 
 import msgspec
 
 from harness import events as e
+from harness.collectives import same_input
 from harness.sightings import RankArrivals
 
 BLOCK = 8
@@ -28,6 +30,21 @@ class _Entry(msgspec.Struct):
     time_created_ns: int
     process_group: tuple[str, str] = ("", "")
     is_p2p: bool = False
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+
+    @property
+    def call(self) -> str:
+        """What all members must have in common, in words: operation, numbers of elements, types.
+
+        Only their numbers: one may pass a tensor flat, another in rows.
+        """
+        op = self.profiling_name.rpartition(":")[2]
+        if not same_input(self.profiling_name):
+            return op
+        sizes = "+".join(str(math.prod(shape)) for shape in self.input_sizes)
+        kinds = ",".join(sorted(set(self.input_dtypes))).lower()
+        return " ".join(part for part in (op, sizes, kinds) if part)
 
 
 class _Record(msgspec.Struct):
@@ -109,11 +126,13 @@ def event(
     base_ns = min(entry.time_created_ns for entry in every)
     ops = {entry.process_group[0]: entry.profiling_name for entry in every}
     places = {group: at for at, group in enumerate(ops)}
+    calls = {call: at for at, call in enumerate(dict.fromkeys(entry.call for entry in every))}
     return e.ArrivalsRead(
         node_rank=node_rank,
         base_ns=base_ns,
         groups=tuple(ops),
         ops=tuple(name.rpartition(":")[2] for name in ops.values()),
+        calls=tuple(calls),
         ranks=tuple(
             RankArrivals(
                 rank=rank,
@@ -121,6 +140,7 @@ def event(
                 groups=tuple(places[entry.process_group[0]] for entry in entries),
                 seqs=tuple(entry.collective_seq_id for entry in entries),
                 entered_us=tuple((entry.time_created_ns - base_ns) // 1000 for entry in entries),
+                calls=tuple(calls[entry.call] for entry in entries),
                 peers=peers.get(rank, ()),
             )
             for rank, entries in taken.items()

@@ -277,6 +277,9 @@ class ArrivalsRead:
     groups: tuple[str, ...]
     ops: tuple[str, ...]
     ranks: tuple[RankArrivals, ...]
+    calls: tuple[str, ...] = ()
+    """What was called, with numbers of elements and types where all members must have them alike;
+    the ranks' `calls` are positions in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,6 +156,7 @@ class RankArrivals:
     groups: tuple[int, ...]
     seqs: tuple[int, ...]
     entered_us: tuple[int, ...]
+    calls: tuple[int, ...] = ()
     peers: tuple[int, ...] = ()
 
 

@@ -33,6 +33,7 @@ class Entry:
 
     at_ns: int
     before: Previous | None
+    call: str = ""
 
 
 @dataclass(slots=True)
@@ -89,6 +90,11 @@ class Arrivals:
     """Now and then: the time at which a step was completed, and its number."""
     suspects: dict[tuple[str, int], GroupArrivals] = field(default_factory=dict)
     """By name and first member: groups in which there is something to tell."""
+    differing: dict[tuple[str, int], tuple[GroupArrivals, int, dict[int, str]]] = field(
+        default_factory=dict
+    )
+    """By name and first member of a group: the first collective in which its members called
+    different things, and what each called, though nothing hung."""
     ref: tuple[str, int] = ("", 0)
     """Source and seq of the newest report."""
 
@@ -103,7 +109,13 @@ def step_at(arrivals: Arrivals, at_ns: int) -> int | None:
 
 
 def enter(
-    arrivals: Arrivals, rank: int, record: int, group: GroupArrivals, seq: int, at_ns: int
+    arrivals: Arrivals,
+    rank: int,
+    record: int,
+    group: GroupArrivals,
+    seq: int,
+    at_ns: int,
+    call: str = "",
 ) -> bool:
     """`rank` came to collective `seq` of `group`; whether all members have now."""
     last = arrivals.last_of.get(rank)
@@ -112,7 +124,7 @@ def enter(
     if group.last is not None and seq <= group.last.seq:
         return False
     there = group.waiting.setdefault(seq, {})
-    there[rank] = Entry(at_ns=at_ns, before=before)
+    there[rank] = Entry(at_ns=at_ns, before=before, call=call)
     if len(group.waiting) > _MOST_WAITING:
         del group.waiting[min(group.waiting)]
     return len(there) == len(group.members)
@@ -131,8 +143,15 @@ def complete(arrivals: Arrivals, done: Iterable[tuple[GroupArrivals, int]]) -> N
             del group.releases[min(group.releases)]
     for release_ns, seq, group in sorted(whole, key=lambda item: item[:2]):
         entries = group.waiting.pop(seq)
+        _compare(arrivals, group, seq, entries)
         if group.last is None or seq > group.last.seq:
             _next_round(arrivals, group, seq, release_ns, entries)
+
+
+def _compare(arrivals: Arrivals, group: GroupArrivals, seq: int, entries: dict[int, Entry]) -> None:
+    calls = {rank: entry.call for rank, entry in entries.items()}
+    if len(set(calls.values())) > 1:
+        arrivals.differing.setdefault((group.pg, group.members[0]), (group, seq, calls))
 
 
 def _next_round(

@@ -25,15 +25,16 @@ def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> Non
         if rank.peers:
             seen.peers[rank.rank] = frozenset(rank.peers)
         _note_stage(state, seen, rank.rank)
-        for record, at, seq, entered_us in zip(
-            rank.records, rank.groups, rank.seqs, rank.entered_us, strict=False
+        calls = [event.calls[at] for at in rank.calls] or [""] * len(rank.records)
+        for record, at, seq, entered_us, call in zip(
+            rank.records, rank.groups, rank.seqs, rank.entered_us, calls, strict=False
         ):
             group = _group(state, attempt, event.groups[at], rank.rank)
             if group is None or (offset_ns is None and group.slack_ns):
                 continue
             group.op = event.ops[at]
             at_ns = event.base_ns + entered_us * 1000 - (offset_ns or 0)
-            if arrivals.enter(seen, rank.rank, record, group, seq, at_ns):
+            if arrivals.enter(seen, rank.rank, record, group, seq, at_ns, call):
                 done.append((group, seq))
     _note_steps(attempt, seen)
     arrivals.complete(seen, done)

@@ -1,6 +1,7 @@
 """Evidence of living ranks through the same graph: process, stack, two looks, logs of our own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -187,3 +188,42 @@ def test_a_second_group_of_the_same_ranks_is_another_group() -> None:
     ranks = {0: making(0, first, group("2", 0, 1, done=False)), 1: making(1, first)}
     (verdict,) = judge(Waits(world_size=2, ranks=ranks))
     assert verdict.first_failing == (1,)
+
+
+def test_messages_of_another_tag_are_others() -> None:
+    """Each waits for a message with a tag of which the other has sent none."""
+
+    def one(direction: str, peer: int, tag: int, state: str) -> PointToPoint:
+        return replace(operation(direction, peer, 1, state), tag=tag)
+
+    ranks = {
+        0: exchanging(0, one("send", 1, 1, "done"), one("recv", 1, 2, "waiting")),
+        1: exchanging(1, one("send", 0, 3, "done"), one("recv", 0, 4, "waiting")),
+    }
+    (verdict,) = judge(Waits(world_size=2, ranks=ranks))
+    assert (verdict.verdict, verdict.first_failing) == ("p2p_deadlock", (0, 1))
+
+
+def test_a_collective_that_no_record_has_is_seen_on_the_stack() -> None:
+    barrier = Frame(
+        file="/x/torch/distributed/distributed_c10d.py", line=9, function="monitored_barrier"
+    )
+    ranks = {
+        rank: rank_wait(
+            EvidenceTaken(
+                collection=1, rank=rank, process=process("S", "futex_do_wait"), groups=(WORLD,),
+                collectives=entries(4, waits=rank == 2),
+                frames=(barrier,) if rank != 2 else (),
+            )
+        )
+        for rank in range(4)
+    }  # fmt: skip
+    for rank in (0, 1, 3):
+        ranks[rank] = rank_wait(
+            EvidenceTaken(
+                collection=1, rank=rank, process=process("S", "futex_do_wait"), groups=(WORLD,),
+                collectives=entries(3, waits=False), frames=(barrier,),
+            )
+        )  # fmt: skip
+    (verdict,) = judge(Waits(world_size=4, ranks=ranks))
+    assert (verdict.verdict, verdict.first_failing) == ("collective_mismatch", (2,))

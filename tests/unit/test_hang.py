@@ -341,6 +341,16 @@ def test_the_last_rank_that_cannot_end() -> None:
     assert (world.state.ended.outcome, world.state.ended.exit_code) == ("succeeded", 0)
 
 
+def test_an_exit_handler_that_does_not_end() -> None:
+    handler = away(frames=(Frame(file=USER.file, line=9, function="finish"),), frames_by="py-spy")
+    world = stalled(handler, handler, handler)
+    world.exit(0, 0)
+    world.exit(1, 0)
+    incident = verdict_within(world, 15)
+    assert incident is not None
+    assert (incident.verdict.verdict, incident.verdict.first_failing) == ("teardown_hang", (2,))
+
+
 def test_a_rank_that_left_while_others_wait_for_it() -> None:
     world = stalled(waiting(), waiting(), waiting())
     world.exit(2, 0)

@@ -18,6 +18,8 @@ _ENDING = (
     ("weakref.py", "_exitfunc"),
 )
 _PAUSE_FACTOR = 3.0
+_DEEP = 40
+"""Of a deeper stack the outermost frames may be left out."""
 _NO_INTERPRETER = "interpreter"
 
 
@@ -71,6 +73,9 @@ def _ends(scene: Scene, evidence: EvidenceTaken) -> bool:
     if not evidence.frames:
         gone = any(_NO_INTERPRETER in text for text in evidence.missing)
         return gone or scene.rank(evidence.rank).phase == "teardown"
+    whole = evidence.frames_by.startswith("py-spy") and len(evidence.frames) < _DEEP
+    if whole and evidence.frames[-1].function != "<module>":
+        return True  # an exit handler: the script's own lines are no longer below it
     return scene.rank(evidence.rank).phase == "teardown" and evidence.user_frame is None
 
 

@@ -8,6 +8,7 @@ from harness.diagnosis.hang.scene import Scene, scene_of
 from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.waits import judge
+from harness.diagnosis.waits.live import in_communication
 from harness.incidents import FAMILY_OF, Verdict
 from harness.state import Collection, RunState
 from harness.topology import ranks_name
@@ -143,6 +144,8 @@ def _unhidden(scene: Scene, verdict: Verdict) -> Verdict:
     error = evidence.handling
     if error.seen_ns < scene.rank(rank).advanced_ns - _FRESH_NS:
         return verdict  # it has got over it and worked on
+    if not in_communication(evidence.frames) and not scene.rank(rank).collectives:
+        return verdict  # it tries again and again to come up, in an `except`
     at = evidence.user_frame
     standing = "" if at is None else f" and stands in {at.function} ({at.file}:{at.line})"
     return replace(

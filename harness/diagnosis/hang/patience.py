@@ -143,6 +143,8 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
     if scene.rank(rank).phase in ("checkpoint", "eval"):
         why = f"it says that it is in phase {scene.rank(rank).phase}"
         return Patience(seconds=_TOLD_FACTOR * long, why=why)
+    if _reads_pipe(evidence):
+        return Patience(seconds=policy.stuck_patience, why="a pipe that nobody writes to is silent")
     if at_work(evidence):
         return Patience(seconds=long, why="its place in the program shows work")
     if waits_for_loader(scene.waits.ranks[rank]):
@@ -155,6 +157,12 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
     if _moved(scene, rank, evidence):
         return Patience(seconds=long, why="it moves about in the program")
     return Patience(seconds=policy.stuck_patience, why="nothing shows that it works")
+
+
+def _reads_pipe(evidence: EvidenceTaken) -> bool:
+    """It sleeps on the read end of a pipe: the other end is on this machine, and would be seen."""
+    process = evidence.process
+    return process is not None and "pipe_read" in process.wchan
 
 
 def at_work(evidence: EvidenceTaken) -> bool:

@@ -2,6 +2,7 @@
 record, the logs of its groups and point-to-point operations, its process, its stack, two looks."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from harness.collectives import Collective, GroupCreation, PointToPoint, same_input
 from harness.diagnosis.waits.record import (
@@ -22,6 +23,8 @@ COMMUNICATION = ("torch/distributed/", "_engine_run_backward", "torch/autograd/g
 _OPEN = ("posted", "waiting")
 _ASLEEP = ("futex", "poll", "epoll", "wait_woken", "sk_wait", "inet_", "tcp_")
 _BUSY_SHARE = 0.5
+_WORLD_NAME = "0"
+_UNRECORDED = {"monitored_barrier"}
 
 
 def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> RankWait:
@@ -39,6 +42,11 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
             calls.append(
                 Pending(group=group, seq=entry.seq_id, call=call, created_ns=entry.created_ns)
             )
+    if not calls and (unrecorded := _unrecorded(evidence, groups, tracks)) is not None:
+        calls.append(unrecorded)
+        track = tracks.setdefault(unrecorded.group, _Track())
+        track.add(unrecorded.seq, unrecorded.call, "")
+        track.open.append(unrecorded.seq)
     waiting = [op for op in evidence.p2p if op.state == "waiting"]
     posted = [op for op in evidence.p2p if op.state == "posted"]
     creating = _creating(evidence.groups)
@@ -67,6 +75,21 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         made=tuple((g.pg, g.ranks) for g in evidence.groups if g.pg and g.ranks and not g.failed),
         apart=evidence.branches,
     )
+
+
+def _unrecorded(
+    evidence: EvidenceTaken, groups: Mapping[str, Group], tracks: Mapping[Group, "_Track"]
+) -> Pending | None:
+    """A collective that Gloo's flight record leaves out, as the stack shows it: the next one on the
+    group of all ranks, for want of better."""
+    if not in_communication(evidence.frames):
+        return None
+    names = [frame.function for frame in evidence.frames if "torch/distributed/" in frame.file]
+    world = groups.get(_WORLD_NAME)
+    if world is None or not _UNRECORDED & set(names):
+        return None
+    seq = tracks[world].last + 1 if world in tracks else 1
+    return Pending(group=world, seq=seq, call=Call(op="monitored_barrier"), created_ns=1 << 62)
 
 
 def stands_in_it(evidence: EvidenceTaken) -> bool:
@@ -131,6 +154,8 @@ def _label(groups: Mapping[str, Group], entry: Collective) -> str:
 
 def _p2p_pending(evidence: EvidenceTaken, groups: Mapping[str, Group], op: PointToPoint) -> Pending:
     group = groups.get(op.pg) or Group(name=op.pg, desc=op.pg_desc)
+    if op.tag:  # messages of one tag match each other alone
+        group = replace(group, name=_tagged(op))
     members = tuple(rank for rank in group.ranks or () if rank != evidence.rank)
     send = op.direction == "send"
     return Pending(
@@ -145,15 +170,15 @@ def _p2p_pending(evidence: EvidenceTaken, groups: Mapping[str, Group], op: Point
 
 def _posted(p2p: tuple[PointToPoint, ...]) -> dict[P2pKey, int]:
     """Operations called so far per way. Numbers count per tag, from the first on."""
-    newest: dict[tuple[int, str, str, int], int] = {}
-    for op in p2p:
-        way = (op.peer, op.direction, op.pg, op.tag)
-        newest[way] = max(newest.get(way, 0), op.number)
     counts: dict[P2pKey, int] = {}
-    for (peer, direction, pg, _), number in newest.items():
-        key = (peer, direction == "send", pg)
-        counts[key] = counts.get(key, 0) + number
+    for op in p2p:
+        way = (op.peer, op.direction == "send", _tagged(op))
+        counts[way] = max(counts.get(way, 0), op.number)
     return counts
+
+
+def _tagged(op: PointToPoint) -> str:
+    return f"{op.pg} tag {op.tag}" if op.tag else op.pg
 
 
 class _Track:
@@ -176,8 +201,12 @@ class _Track:
         if self.calls[at] is None:
             self.calls[at], self.sites[at] = call, site
 
+    @property
+    def last(self) -> int:
+        return self.first + len(self.calls) - 1
+
     def frozen(self) -> Track:
-        last = self.first + len(self.calls) - 1
+        last = self.last
         return Track(
             first=self.first,
             calls=tuple(self.calls),

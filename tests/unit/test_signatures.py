@@ -1,0 +1,58 @@
+"""Calls that differ and that the backend lets pass, from the arrivals that agents report."""
+
+from harness import events as e
+from harness.incidents import Incident
+from harness.sightings import RankArrivals
+from tests.replay.world import START_NS, World
+
+
+def reported(*calls: str) -> World:
+    """Each rank called its own of `calls` as the sixth collective of the group of all ranks."""
+    world = World(nproc=len(calls)).start()
+    members = tuple(range(len(calls)))
+    world.say(e.GroupCreated(rank=0, pg="0", pg_desc="default_pg", ranks=members), 0)
+    world.say(
+        e.ArrivalsRead(
+            node_rank=0, base_ns=START_NS, groups=("0",), ops=("all_reduce",), calls=calls,
+            ranks=tuple(
+                RankArrivals(
+                    rank=rank, records=(5,), groups=(0,), seqs=(6,), entered_us=(rank,),
+                    calls=(rank,),
+                )
+                for rank in members
+            ),
+        ),
+        0,
+    )  # fmt: skip
+    return world
+
+
+def incident(world: World) -> Incident | None:
+    return world.state.incidents[0] if world.state.incidents else None
+
+
+def test_another_type_is_told_and_stops_the_run() -> None:
+    found = incident(reported("all_reduce 8 float", "all_reduce 8 int", "all_reduce 8 float"))
+    assert found is not None
+    assert (found.verdict.verdict, found.verdict.first_failing) == ("shape_mismatch", (1,))
+    assert found.verdict.victims == (0, 2)
+    assert (found.action, found.exit_code) == ("stop", 80)
+    assert found.verdict.cause.startswith(
+        "#6 on default_pg: ranks 0,2 all_reduce 8 float, rank 1 all_reduce 8 int"
+    )
+
+
+def test_another_operation() -> None:
+    found = incident(reported("broadcast 8 float", "all_reduce 8 float", "all_reduce 8 float"))
+    assert found is not None
+    assert (found.verdict.verdict, found.verdict.first_failing) == ("collective_mismatch", (0,))
+
+
+def test_two_sides_are_both_listed() -> None:
+    found = incident(reported("all_reduce 8 float", "all_reduce 9 float"))
+    assert found is not None
+    assert found.verdict.first_failing == (0, 1)
+
+
+def test_equal_calls_say_nothing() -> None:
+    assert incident(reported("barrier", "barrier", "barrier")) is None
