@@ -297,6 +297,15 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     *_policy_settings(),
     Setting(
+        name="checkpoint_interval",
+        kind="text",
+        default="auto",
+        group="Fault tolerance",
+        help="seconds between saves, told to scripts that ask for it; auto: what loses least by the"
+        " run's own numbers, 0: the script decides",
+        metavar="SECONDS",
+    ),
+    Setting(
         name="shutdown_timeout",
         kind="float",
         default=None,
@@ -436,7 +445,27 @@ def parse(setting: Setting, raw: object, origin: str) -> Value:
         raise UsageError(f"{origin}: {raw} is less than {setting.at_least:g}")
     if setting.name in ("redirects", "tee") and not _STD_PATTERN.fullmatch(str(value)):
         raise UsageError(f"{origin}: {raw!r} is not a choice of streams", help=f"give {_STD}")
+    if setting.name == "checkpoint_interval":
+        return _interval(raw, origin)
     return value
+
+
+def _interval(raw: object, origin: str) -> str:
+    """`auto`, or a number of seconds as text."""
+    text = str(raw).strip().lower()
+    try:
+        if text == "auto" or 0 <= float(text) < float("inf"):
+            return text
+    except ValueError:
+        pass
+    raise UsageError(
+        f"{origin}: {raw!r} is no time between saves", help="give auto, a number of seconds, or 0"
+    )
+
+
+def interval_seconds(text: str) -> float | None:
+    """The setting --checkpoint-interval as a number; None for `auto`."""
+    return None if text == "auto" else float(text)
 
 
 def _convert(setting: Setting, raw: object) -> Value:
@@ -444,7 +473,8 @@ def _convert(setting: Setting, raw: object) -> Value:
     text = isinstance(raw, str)
     match setting.kind:
         case "text":
-            return str(raw) if text or type(raw) is int else None
+            fraction = setting.name == "checkpoint_interval" and type(raw) is float
+            return str(raw) if text or type(raw) is int or fraction else None
         case "flag":
             if isinstance(raw, bool):
                 return raw

@@ -7,6 +7,7 @@ from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
+from harness.state.books import Books, Marks
 from harness.topology import NodeRanks
 
 RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
@@ -42,6 +43,7 @@ class RankState:
     evidence: e.EvidenceTaken | None = None
     refs: dict[str, tuple[str, int]] = field(default_factory=dict)
     """(source, seq) of the records behind `raised`, `exited` and `evidence`, by those names."""
+    books: Books = field(default_factory=Books)
 
     @property
     def alive(self) -> bool:
@@ -121,6 +123,9 @@ class AttemptState:
     """What the looks at a suspected stall have shown; None again when every rank has moved on."""
     forgiven: dict[str, int] = field(default_factory=dict)
     """Places where ranks were waited for and went on by themselves -> longest pause there, ns."""
+    marks: Marks = field(default_factory=Marks)
+    checkpoint_interval: float | None = None
+    """Seconds between saves that its workers were told; None in journals that did not say."""
 
     @property
     def step(self) -> int:

@@ -1,0 +1,207 @@
+"""Booking the time of ranks as their records come, each in constant time.
+
+Time is booked when something shows what it went into: a step that is complete, a phase that ends,
+a save that is told. What a rank does now stays open, so that an incident can still claim it from
+its onset on.
+"""
+
+from harness import events as e
+from harness.incidents import Incident
+from harness.state.books import Books
+from harness.state.words import AttemptState, RankState
+
+_PHASES = {"checkpoint": "checkpoint", "load": "load", "teardown": "stop"}
+
+
+def part_of(attempt: AttemptState, rank: RankState) -> str:
+    """What the time of `rank` goes into now."""
+    books = rank.books
+    if not books.signed:
+        return "start"
+    told = _PHASES.get(rank.phase)
+    if told is not None:
+        return told
+    if not books.at_work or rank.phase == "init":
+        return "init"
+    return "recompute" if rank.step < attempt.marks.furthest else "useful"
+
+
+def open_attempt(attempt: AttemptState, before: AttemptState | None) -> None:
+    """The books of a fresh attempt."""
+    if before is not None:
+        furthest = before.step if tells_progress(before) else 0
+        attempt.marks.furthest = max(before.marks.furthest, furthest)
+    for rank in attempt.ranks.values():
+        rank.books.until_ns = attempt.started_ns
+
+
+def tells_progress(attempt: AttemptState) -> bool:
+    """Whether the script itself names its steps, so that they mean the same in every attempt."""
+    return any(
+        rank.total_steps > 0 or rank.loss is not None or not rank.loss_finite
+        for rank in attempt.ranks.values()
+    )
+
+
+def sign(attempt: AttemptState, rank: RankState, at_ns: int) -> None:
+    """The first sign of life of `rank`."""
+    _book(attempt, rank.books, "start", at_ns)
+    rank.books.signed = True
+    attempt.marks.signed_ns = max(attempt.marks.signed_ns, at_ns)
+
+
+def pulse(attempt: AttemptState, rank: RankState, news: e.Pulse, at_ns: int) -> None:
+    """`news` of `rank`, before it is taken over into its state."""
+    books = rank.books
+    if not books.signed:
+        if not news.heartbeat_ns and not news.step:
+            return
+        sign(attempt, rank, min(at_ns, news.step_ns or at_ns))
+    stepped = news.step > rank.step and news.step != attempt.resumed_step
+    stepped_ns = min(at_ns, news.step_ns or at_ns) if stepped else at_ns
+    if books.waits_ns and (stepped or news.collectives != rank.collectives):
+        _wait_is_over(attempt, rank, stepped_ns)
+    if stepped:
+        _steps(attempt, rank, news, stepped_ns)
+    elif news.phase != rank.phase:
+        change_phase(attempt, rank, news.phase, at_ns)
+    elif not books.at_work and news.collectives > rank.collectives and rank.phase == "init":
+        _book(attempt, books, "operations" if rank.collectives else "init", at_ns)
+
+
+def change_phase(attempt: AttemptState, rank: RankState, phase: str, at_ns: int) -> None:
+    """`rank` leaves its phase for `phase`, before that is taken over into its state."""
+    if phase == rank.phase:
+        return
+    if not rank.books.signed:
+        sign(attempt, rank, at_ns)
+    if rank.books.waits_ns:
+        _wait_is_over(attempt, rank, at_ns)
+    _book(attempt, rank.books, part_of(attempt, rank), at_ns)
+    if phase in ("step", "eval") and not rank.books.at_work:
+        _begin(attempt, rank.books, at_ns)
+
+
+def saved(attempt: AttemptState, rank: RankState, seconds: float, at_ns: int) -> None:
+    """Training stood still for `seconds`: as far as no phase has told so, just now or earlier."""
+    books = rank.books
+    if part_of(attempt, rank) == "checkpoint":
+        _book(attempt, books, "checkpoint", at_ns)
+    untold = int(seconds * 1e9) - books.saving_ns
+    books.saving_ns = 0
+    if untold > 0:
+        taken = _tail(attempt, rank, "checkpoint", untold, at_ns)
+        books.saving_ns = 0
+        before = min(untold - taken, books.useful)
+        books.useful -= before
+        attempt.marks.useful_ns -= before
+        books.checkpoint += before
+
+
+def loaded(attempt: AttemptState, rank: RankState, seconds: float, at_ns: int) -> None:
+    """A checkpoint was loaded within the last `seconds`."""
+    if seconds > 0:
+        attempt.marks.load_ns = max(attempt.marks.load_ns, int(seconds * 1e9))
+        _tail(attempt, rank, "load", int(seconds * 1e9), at_ns)
+
+
+def looked(attempt: AttemptState, look: e.StallLooked) -> None:
+    """Ranks are seen to wait for others. Time of those that are waited for is no training either,
+    unless they have said what they do."""
+    if not look.ranks:
+        return
+    for rank in attempt.ranks.values():
+        books = rank.books
+        if rank.status == "running" and not books.waits_ns and rank.phase not in _TOLD:
+            books.waits_ns = max(rank.advanced_ns, books.until_ns)
+
+
+_TOLD = frozenset({"checkpoint", "eval", "load", "teardown"})
+
+
+def told_late(attempt: AttemptState, incident: Incident) -> None:
+    """A straggler is known: from its onset on, its victims waste a share of their time."""
+    verdict = incident.verdict
+    share = min(1.0, verdict.wait_share)
+    if verdict.family != "slow" or share <= 0:
+        return
+    since_ns = max(0, incident.detected_ns - verdict.onset_ns)
+    for number in verdict.victims:
+        rank = attempt.ranks.get(number)
+        if rank is None or share <= rank.books.late:
+            continue
+        books = rank.books
+        wasted = min(books.useful, int((share - books.late) * min(since_ns, books.useful)))
+        books.useful -= wasted
+        attempt.marks.useful_ns -= wasted
+        books.straggler += wasted
+        books.late = share
+
+
+# --- inside ------------------------------------------------------------------------------------
+
+
+def _book(attempt: AttemptState, books: Books, part: str, until_ns: int) -> int:
+    """What lies open up to `until_ns` went into `part`; how much that is."""
+    spent = until_ns - books.until_ns
+    if spent <= 0:
+        return 0
+    books.until_ns = until_ns
+    if part == "useful":
+        wasted = int(spent * books.late) if books.late else 0
+        books.useful += spent - wasted
+        books.straggler += wasted
+        attempt.marks.useful_ns += spent - wasted
+    else:
+        setattr(books, part, getattr(books, part) + spent)
+        if part == "checkpoint":
+            books.saving_ns += spent
+    return spent
+
+
+def _tail(attempt: AttemptState, rank: RankState, part: str, ns: int, at_ns: int) -> int:
+    """The last `ns` before `at_ns`, as far as they lie open, went into `part`."""
+    _book(attempt, rank.books, part_of(attempt, rank), at_ns - ns)
+    return _book(attempt, rank.books, part, at_ns)
+
+
+def _begin(attempt: AttemptState, books: Books, at_ns: int) -> None:
+    books.at_work = True
+    books.init += books.operations
+    books.operations = 0
+    if not attempt.marks.begun_ns:
+        attempt.marks.begun_ns = at_ns
+
+
+def _steps(attempt: AttemptState, rank: RankState, news: e.Pulse, at_ns: int) -> None:
+    """Steps were made. Where several came at once, they are taken to have been equally long."""
+    books, marks = rank.books, attempt.marks
+    made = news.step - max(rank.step, attempt.resumed_step or 0)
+    from_ns = min(books.until_ns, at_ns)
+    tells = news.total_steps > 0 or news.loss is not None or not news.loss_finite
+    again = min(news.step, marks.furthest) - (news.step - made) if tells and made > 0 else 0
+    caught_up_ns = from_ns + (at_ns - from_ns) * again // made if again > 0 else from_ns
+    if not books.at_work:
+        _book(attempt, books, "init", at_ns)
+        _begin(attempt, books, at_ns)
+        caught_up_ns = at_ns
+    else:
+        part = part_of(attempt, rank)
+        if part in ("useful", "recompute"):
+            _book(attempt, books, "recompute", caught_up_ns if again > 0 else 0)
+            part = "useful"
+        _book(attempt, books, part, at_ns)
+        books.steps += max(0, made)
+    if marks.new_step_ns or (tells and news.step <= marks.furthest):
+        return
+    marks.recomputed_ns = max(caught_up_ns, marks.begun_ns)
+    marks.new_step_ns = at_ns
+    if again > 0 and made > again:
+        marks.new_step_ns = caught_up_ns + (at_ns - caught_up_ns) // (made - again)
+
+
+def _wait_is_over(attempt: AttemptState, rank: RankState, at_ns: int) -> None:
+    books = rank.books
+    _book(attempt, books, part_of(attempt, rank), books.waits_ns)
+    _book(attempt, books, "stall", at_ns)
+    books.waits_ns = 0
