@@ -373,9 +373,9 @@ def _attempt_lines(state: RunState) -> list[str]:
 
 
 def _times(times: goodput.IncidentTimes) -> str:
+    text = f"  times: detected after {times.mttd:.2f} s"
+    if not times.restarted:
+        return text
     lost = "unknown" if times.lost_steps is None else str(times.lost_steps)
-    again = "never" if times.mttr is None else f"{times.mttr:.2f} s"
-    return (
-        f"  times: detected after {times.mttd:.2f} s, first new step after {again},"
-        f" steps done again: {lost}"
-    )
+    again = "none yet" if times.mttr is None else f"after {times.mttr:.2f} s"
+    return f"{text}, first new step {again}, steps done again: {lost}"

@@ -425,6 +425,7 @@ REFUSED: Mapping[str, str] = {
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
+_INTERVAL_PATTERN = re.compile(r"auto|\d+(\.\d*)?")
 _STD_PATTERN = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 
 
@@ -445,27 +446,9 @@ def parse(setting: Setting, raw: object, origin: str) -> Value:
         raise UsageError(f"{origin}: {raw} is less than {setting.at_least:g}")
     if setting.name in ("redirects", "tee") and not _STD_PATTERN.fullmatch(str(value)):
         raise UsageError(f"{origin}: {raw!r} is not a choice of streams", help=f"give {_STD}")
-    if setting.name == "checkpoint_interval":
-        return _interval(raw, origin)
+    if setting.name == "checkpoint_interval" and not _INTERVAL_PATTERN.fullmatch(str(value)):
+        raise UsageError(f"{origin}: {raw!r} is not possible", help="give auto or seconds, or 0")
     return value
-
-
-def _interval(raw: object, origin: str) -> str:
-    """`auto`, or a number of seconds as text."""
-    text = str(raw).strip().lower()
-    try:
-        if text == "auto" or 0 <= float(text) < float("inf"):
-            return text
-    except ValueError:
-        pass
-    raise UsageError(
-        f"{origin}: {raw!r} is no time between saves", help="give auto, a number of seconds, or 0"
-    )
-
-
-def interval_seconds(text: str) -> float | None:
-    """The setting --checkpoint-interval as a number; None for `auto`."""
-    return None if text == "auto" else float(text)
 
 
 def _convert(setting: Setting, raw: object) -> Value:

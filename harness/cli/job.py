@@ -10,7 +10,7 @@ from harness.config import Config, Job, Mode
 from harness.errors import UsageError
 from harness.placement import Placement, check_port_free, count_workers, place, rdzv_conf
 from harness.policy import Policy
-from harness.settings import interval_seconds, parse_ranks
+from harness.settings import parse_ranks
 
 UNDERSTOOD_RDZV_CONF = ("join_timeout", "timeout", "is_host")
 
@@ -72,9 +72,8 @@ def _mode(config: Config) -> Mode:
 
 
 def _policy(config: Config) -> Policy:
-    changes: dict[str, float | None] = {
-        "checkpoint_interval": interval_seconds(config.text("checkpoint_interval"))
-    }
+    interval = config.text("checkpoint_interval")
+    changes = {"checkpoint_interval": None if interval == "auto" else float(interval)}
     if config.given("shutdown_timeout") and not config.given("stop_grace"):
         changes["stop_grace"] = float(config.text("shutdown_timeout"))
     conf = rdzv_conf(config)

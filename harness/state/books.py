@@ -19,6 +19,10 @@ class Books:
     """It has made a step, or has said that it is about to."""
     steps: int = 0
     """Steps it was seen to make once it was at work."""
+    first: int = 0
+    """Steps in the first news of any, as long as nothing is known of the next ones."""
+    first_most_ns: int = 0
+    """What they can have taken at most without the first of them."""
     waits_ns: int = 0
     """Since when it has stood still in a suspected stall; 0: it does not."""
     saving_ns: int = 0
