@@ -212,7 +212,7 @@ def _work(rank: RankState, part: str, tail: _Tail, book: Callable[[str, int], No
     until_ns = tail.cut_ns
     if exited is not None and not exited.ordered:
         until_ns = min(until_ns, exited.exited_ns)
-    if rank.books.waits_ns:
+    if rank.books.waits_ns and (tail.live or tail.failed):
         book(part, min(rank.books.waits_ns, until_ns))
         book("stall", until_ns)
     elif part in ("useful", "recompute") and tail.failed:

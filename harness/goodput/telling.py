@@ -130,7 +130,8 @@ def saving_lines(advice: Advice) -> list[str]:
     if advice.steps is None:
         best = f"every {duration(advice.seconds)} would have lost least"
     else:
-        best = f"{_plural(advice.steps, 'step')} ({duration(advice.seconds)}) would have lost least"
+        steps = "1 step" if advice.steps == 1 else f"{_three(advice.steps)} steps"
+        best = f"{steps} ({duration(advice.seconds)}) would have lost least"
     if advice.every_steps is not None and advice.cost is not None:
         every = _plural(advice.every_steps, "step")
         first = f"saving every {every} cost {100 * advice.cost:.1f} % of the training; {best}"
@@ -147,11 +148,15 @@ def saving_lines(advice: Advice) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Two digits or three of a time, in the unit that suits it."""
+    """Three digits of a time, in the unit that suits it."""
     for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
+            return f"{_three(seconds / size)} {unit}"
+    return f"{_three(seconds)} s"
+
+
+def _three(number: float) -> str:
+    return f"{number:.3g}" if number < 999.5 else f"{float(f'{number:.3g}'):,.0f}"
 
 
 def _plural(count: int, what: str) -> str:

@@ -10,7 +10,7 @@ from harness.incidents import Incident
 from harness.state.books import Books
 from harness.state.words import AttemptState, RankState
 
-_PHASES = {"checkpoint": "checkpoint", "load": "load", "teardown": "stop"}
+_PHASES = {"checkpoint": "checkpoint", "load": "load"}
 
 
 def part_of(attempt: AttemptState, rank: RankState) -> str:
@@ -18,10 +18,12 @@ def part_of(attempt: AttemptState, rank: RankState) -> str:
     books = rank.books
     if not books.signed:
         return "start"
+    if books.over:
+        return "stop"
     told = _PHASES.get(rank.phase)
     if told is not None:
         return told
-    if not books.at_work or rank.phase == "init":
+    if not books.at_work:
         return "init"
     return "recompute" if rank.step < attempt.marks.furthest else "useful"
 
@@ -98,6 +100,8 @@ def change_phase(attempt: AttemptState, rank: RankState, phase: str, at_ns: int)
     if rank.books.waits_ns:
         _wait_is_over(attempt, rank, at_ns)
     _book(attempt, rank.books, part_of(attempt, rank), at_ns)
+    # After a phase the one before it returns: from teardown that is mostly init.
+    rank.books.over = phase == "teardown" or (rank.books.over and phase == "init")
     if phase in ("step", "eval") and not rank.books.at_work:
         _begin(attempt, rank.books, at_ns)
 
@@ -132,11 +136,9 @@ def looked(attempt: AttemptState, look: e.StallLooked) -> None:
         return
     for rank in attempt.ranks.values():
         books = rank.books
-        if rank.status == "running" and not books.waits_ns and rank.phase not in _TOLD:
+        told = books.over or rank.phase in ("checkpoint", "eval", "load")
+        if rank.status == "running" and not books.waits_ns and not told:
             books.waits_ns = max(rank.advanced_ns, books.until_ns)
-
-
-_TOLD = frozenset({"checkpoint", "eval", "load", "teardown"})
 
 
 def told_late(attempt: AttemptState, incident: Incident) -> None:

@@ -17,6 +17,8 @@ class Books:
     """It has given a sign of life."""
     at_work: bool = False
     """It has made a step, or has said that it is about to."""
+    over: bool = False
+    """It has said that its work is done."""
     steps: int = 0
     """Steps it was seen to make once it was at work."""
     first: int = 0

@@ -135,6 +135,20 @@ def test_a_wait_that_passes_is_a_stall() -> None:
     assert parts_of(world) == {"useful": 3.0, "stall": 4.0}
 
 
+def test_what_comes_after_the_work_is_done_is_no_work() -> None:
+    world = World(nproc=1).start()
+    world.phase(0, "step")
+    world.step(1, seconds=1)
+    for phase in ("init", "teardown", "init"):
+        world.phase(0, phase)
+        world.now_ns += SECOND
+    look = e.StallLooked(collection=0, why="it cannot end", again_ns=0, ranks=(0,))
+    world.say(look, plan=False)
+    world.now_ns += SECOND
+    world.finish()
+    assert parts_of(world) == {"useful": 2.0, "stop": 3.0}
+
+
 def test_operations_are_useful_where_no_steps_are_counted() -> None:
     world = World(nproc=1).start()
     pulse = e.Pulse(rank=0, step=0, phase="init", heartbeat_ns=1)
