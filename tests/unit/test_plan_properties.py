@@ -59,7 +59,7 @@ def test_every_interleaving_ends_once(
     _no_order_twice(world)
     _resumes_from_any_line(world)
     closes(world.state)
-    for at in range(1, len(world.records), max(1, len(world.records) // 4)):
+    for at in range(1, len(world.records), max(1, len(world.records) // 3)):
         closes(fold_all(world.records[:at]))
 
 
