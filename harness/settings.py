@@ -303,7 +303,7 @@ SETTINGS: tuple[Setting, ...] = (
         group="Fault tolerance",
         help="seconds between saves, told to scripts that ask for it; auto: what loses least by the"
         " run's own numbers, 0: the script decides",
-        metavar="SECONDS",
+        metavar="auto|SECONDS",
     ),
     Setting(
         name="shutdown_timeout",
