@@ -97,14 +97,14 @@ def ettr(state: RunState, now_ns: int) -> float | None:
     total = useful = 0
     for attempt, from_ns, until_ns in _windows(state, now_ns):
         total += (until_ns - from_ns) * attempt.world_size
-        useful += attempt.marks.useful_ns
+        useful += attempt.moments.useful_ns
     total += max(0, state.attempts[0].started_ns - state.started_ns) * _first_ranks(state)
     return min(1.0, useful / total) if total > 0 else None
 
 
 def is_stepless(state: RunState) -> bool:
     """No rank has made an optimizer step: operations are all that is known of the progress."""
-    return not any(attempt.marks.begun_ns for attempt in state.attempts)
+    return not any(attempt.moments.begun_ns for attempt in state.attempts)
 
 
 def _windows(state: RunState, end_ns: int) -> Iterator[tuple[AttemptState, int, int]]:

@@ -71,7 +71,7 @@ def _times(state: RunState, incident: Incident) -> IncidentTimes:
     failed = _attempt(state, incident.verdict.attempt) if restarted else None
     following = _attempt(state, incident.verdict.attempt + 1) if restarted else None
     split = _split(incident, failed, following)
-    again_ns = 0 if following is None else following.marks.new_step_ns
+    again_ns = 0 if following is None else following.moments.new_step_ns
     return IncidentTimes(
         incident=incident.id,
         mttd=max(0, incident.detected_ns - incident.verdict.onset_ns) / 1e9,
@@ -88,26 +88,26 @@ def _split(
     split: dict[str, float | None] = dict.fromkeys(SPLIT)
     if failed is None:
         return split
-    moments = {"decide": failed.stop_ordered_ns, "stop": failed.stopped_ns}
+    until = {"decide": failed.stop_ordered_ns, "stop": failed.stopped_ns}
     if following is not None:
-        marks = following.marks
-        moments |= {
+        moments = following.moments
+        until |= {
             "store": following.started_ns,
-            "start": marks.signed_ns,
-            "init": marks.begun_ns,
-            "recompute": marks.recomputed_ns,
-            "step": marks.new_step_ns,
+            "start": moments.signed_ns,
+            "init": moments.begun_ns,
+            "recompute": moments.recomputed_ns,
+            "step": moments.new_step_ns,
         }
-    last_ns = following.marks.new_step_ns if following is not None else 0
+    last_ns = following.moments.new_step_ns if following is not None else 0
     cursor = incident.detected_ns
-    for part, moment_ns in moments.items():
+    for part, moment_ns in until.items():
         if not moment_ns:
             break
         until_ns = max(cursor, min(moment_ns, last_ns) if last_ns else moment_ns)
         split[part] = (until_ns - cursor) / 1e9
         cursor = until_ns
     if following is not None and split["init"] is not None:
-        load = min(split["init"], following.marks.load_ns / 1e9)
+        load = min(split["init"], following.moments.load_ns / 1e9)
         split["load"] = load
         split["init"] -= load
     return split

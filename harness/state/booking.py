@@ -25,14 +25,14 @@ def part_of(attempt: AttemptState, rank: RankState) -> str:
         return told
     if not books.at_work:
         return "init"
-    return "recompute" if rank.step < attempt.marks.furthest else "useful"
+    return "recompute" if rank.step < attempt.moments.furthest else "useful"
 
 
 def open_attempt(attempt: AttemptState, before: AttemptState | None) -> None:
     """The books of a fresh attempt."""
     if before is not None:
         furthest = before.step if tells_progress(before) else 0
-        attempt.marks.furthest = max(before.marks.furthest, furthest)
+        attempt.moments.furthest = max(before.moments.furthest, furthest)
     for rank in attempt.ranks.values():
         rank.books.until_ns = attempt.started_ns
 
@@ -49,7 +49,7 @@ def sign(attempt: AttemptState, rank: RankState, at_ns: int) -> None:
     """The first sign of life of `rank`."""
     _book(attempt, rank.books, "start", at_ns)
     rank.books.signed = True
-    attempt.marks.signed_ns = max(attempt.marks.signed_ns, at_ns)
+    attempt.moments.signed_ns = max(attempt.moments.signed_ns, at_ns)
 
 
 def pulse(attempt: AttemptState, rank: RankState, news: e.Pulse, at_ns: int) -> None:
@@ -60,8 +60,8 @@ def pulse(attempt: AttemptState, rank: RankState, news: e.Pulse, at_ns: int) -> 
         made > 0
         and books.steps
         and not (books.first or books.waits_ns or books.late)
-        and attempt.marks.new_step_ns
-        and rank.step >= attempt.marks.furthest
+        and attempt.moments.new_step_ns
+        and rank.step >= attempt.moments.furthest
         and news.phase == rank.phase == "step"
     ):
         # What nearly all news are, thousands of times a second in a large run.
@@ -73,7 +73,7 @@ def pulse(attempt: AttemptState, rank: RankState, news: e.Pulse, at_ns: int) -> 
         if spent > 0:
             books.until_ns = until_ns
             books.useful += spent
-            attempt.marks.useful_ns += spent
+            attempt.moments.useful_ns += spent
         return
     if not books.signed:
         if not news.heartbeat_ns and not news.step:
@@ -118,14 +118,14 @@ def saved(attempt: AttemptState, rank: RankState, seconds: float, at_ns: int) ->
         books.saving_ns = 0
         before = min(untold - taken, books.useful)
         books.useful -= before
-        attempt.marks.useful_ns -= before
+        attempt.moments.useful_ns -= before
         books.checkpoint += before
 
 
 def loaded(attempt: AttemptState, rank: RankState, seconds: float, at_ns: int) -> None:
     """A checkpoint was loaded within the last `seconds`."""
     if seconds > 0:
-        attempt.marks.load_ns = max(attempt.marks.load_ns, int(seconds * 1e9))
+        attempt.moments.load_ns = max(attempt.moments.load_ns, int(seconds * 1e9))
         _tail(attempt, rank, "load", int(seconds * 1e9), at_ns)
 
 
@@ -155,7 +155,7 @@ def told_late(attempt: AttemptState, incident: Incident) -> None:
         books = rank.books
         wasted = min(books.useful, int((share - books.late) * min(since_ns, books.useful)))
         books.useful -= wasted
-        attempt.marks.useful_ns -= wasted
+        attempt.moments.useful_ns -= wasted
         books.straggler += wasted
         books.late = share
 
@@ -173,7 +173,7 @@ def _book(attempt: AttemptState, books: Books, part: str, until_ns: int) -> int:
         wasted = int(spent * books.late) if books.late else 0
         books.useful += spent - wasted
         books.straggler += wasted
-        attempt.marks.useful_ns += spent - wasted
+        attempt.moments.useful_ns += spent - wasted
     else:
         setattr(books, part, getattr(books, part) + spent)
         if part == "checkpoint":
@@ -191,17 +191,17 @@ def _begin(attempt: AttemptState, books: Books, at_ns: int) -> None:
     books.at_work = True
     books.init += books.operations
     books.operations = 0
-    if not attempt.marks.begun_ns:
-        attempt.marks.begun_ns = at_ns
+    if not attempt.moments.begun_ns:
+        attempt.moments.begun_ns = at_ns
 
 
 def _steps(attempt: AttemptState, rank: RankState, news: e.Pulse, at_ns: int) -> None:
     """Steps were made. Where several came at once, they are taken to have been equally long."""
-    books, marks = rank.books, attempt.marks
+    books, moments = rank.books, attempt.moments
     made = news.step - max(rank.step, attempt.resumed_step or 0)
     from_ns = min(books.until_ns, at_ns)
     tells = news.total_steps > 0 or news.loss is not None or not news.loss_finite
-    again = min(news.step, marks.furthest) - (news.step - made) if tells and made > 0 else 0
+    again = min(news.step, moments.furthest) - (news.step - made) if tells and made > 0 else 0
     caught_up_ns = from_ns + (at_ns - from_ns) * again // made if again > 0 else from_ns
     if not books.at_work:
         _book(attempt, books, "init", at_ns)
@@ -219,33 +219,33 @@ def _steps(attempt: AttemptState, rank: RankState, news: e.Pulse, at_ns: int) ->
             part = "useful"
         _book(attempt, books, part, at_ns)
         books.steps += max(0, made)
-    if marks.new_step_ns or (tells and news.step <= marks.furthest):
+    if moments.new_step_ns or (tells and news.step <= moments.furthest):
         return
-    marks.recomputed_ns = max(caught_up_ns, marks.begun_ns)
-    marks.new_step_ns = at_ns
+    moments.recomputed_ns = max(caught_up_ns, moments.begun_ns)
+    moments.new_step_ns = at_ns
     if again > 0 and made > again:
-        marks.new_step_ns = caught_up_ns + (at_ns - caught_up_ns) // (made - again)
+        moments.new_step_ns = caught_up_ns + (at_ns - caught_up_ns) // (made - again)
 
 
 def _tell_first_apart(attempt: AttemptState, rank: RankState, each_ns: int) -> None:
     """The first steps are taken to have lasted as long as the next ones, `each_ns`; they had been
     booked with what came before them."""
-    books, marks = rank.books, attempt.marks
+    books, moments = rank.books, attempt.moments
     first, books.first = books.first, 0
     took_ns = min(first * each_ns, books.first_most_ns + each_ns, books.init)
-    again = min(first, max(0, marks.furthest - (rank.step - first)))
+    again = min(first, max(0, moments.furthest - (rank.step - first)))
     again_ns = took_ns * again // first
     books.init -= took_ns
     books.recompute += again_ns
     books.useful += took_ns - again_ns
-    marks.useful_ns += took_ns - again_ns
+    moments.useful_ns += took_ns - again_ns
     books.steps += first
     seen_ns = books.until_ns
-    if marks.begun_ns == seen_ns:
-        marks.begun_ns -= took_ns
-    if marks.new_step_ns == seen_ns and first > again:
-        marks.recomputed_ns = seen_ns - took_ns + again_ns
-        marks.new_step_ns = marks.recomputed_ns + (took_ns - again_ns) // (first - again)
+    if moments.begun_ns == seen_ns:
+        moments.begun_ns -= took_ns
+    if moments.new_step_ns == seen_ns and first > again:
+        moments.recomputed_ns = seen_ns - took_ns + again_ns
+        moments.new_step_ns = moments.recomputed_ns + (took_ns - again_ns) // (first - again)
 
 
 def _wait_is_over(attempt: AttemptState, rank: RankState, at_ns: int) -> None:

@@ -45,7 +45,7 @@ class Books:
 
 
 @dataclass(slots=True)
-class Marks:
+class Moments:
     """Moments of one attempt (wall clock, ns; 0: not yet) and sums over its ranks."""
 
     furthest: int = 0

@@ -7,7 +7,7 @@ from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
-from harness.state.books import Books, Marks
+from harness.state.books import Books, Moments
 from harness.topology import NodeRanks
 
 RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
@@ -123,7 +123,7 @@ class AttemptState:
     """What the looks at a suspected stall have shown; None again when every rank has moved on."""
     forgiven: dict[str, int] = field(default_factory=dict)
     """Places where ranks were waited for and went on by themselves -> longest pause there, ns."""
-    marks: Marks = field(default_factory=Marks)
+    moments: Moments = field(default_factory=Moments)
     checkpoint_interval: float | None = None
     """Seconds between saves that its workers were told; None in journals that did not say."""
 
