@@ -25,7 +25,8 @@ def part_of(attempt: AttemptState, rank: RankState) -> str:
         return told
     if not books.at_work:
         return "init"
-    return "recompute" if rank.step < attempt.moments.furthest else "useful"
+    step = max(rank.step, attempt.resumed_step or 0)
+    return "recompute" if step < attempt.moments.furthest else "useful"
 
 
 def open_attempt(attempt: AttemptState, before: AttemptState | None) -> None:
@@ -111,8 +112,9 @@ def saved(attempt: AttemptState, rank: RankState, seconds: float, at_ns: int) ->
     books = rank.books
     if part_of(attempt, rank) == "checkpoint":
         _book(attempt, books, "checkpoint", at_ns)
+    # A save in the background may be told after the phase of the next one.
     untold = int(seconds * 1e9) - books.saving_ns
-    books.saving_ns = 0
+    books.saving_ns = max(0, -untold)
     if untold > 0:
         taken = _tail(attempt, rank, "checkpoint", untold, at_ns)
         books.saving_ns = 0

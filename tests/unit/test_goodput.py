@@ -104,6 +104,20 @@ def test_a_save_within_its_phase_is_counted_once() -> None:
     assert parts_of(world) == {"useful": 3.0, "checkpoint": 2.0}
 
 
+def test_saves_in_the_background_are_told_after_the_next_ones_phase() -> None:
+    world = World(nproc=1).start()
+    world.step(1, seconds=1)
+    for step in (2, 3):
+        world.step(step, seconds=1)
+        world.phase(0, "checkpoint")
+        world.now_ns += SECOND
+        world.phase(0, "step")
+    for step in (2, 3):
+        world.say(e.CheckpointSaved(rank=0, step=step, path=f"ck{step}", seconds=1.0), 0)
+    world.step(4, seconds=1)
+    assert parts_of(world) == {"useful": 4.0, "checkpoint": 2.0}
+
+
 def test_a_save_told_late_comes_out_of_the_steps_it_held_up() -> None:
     world = World(nproc=1).start()
     for step in range(1, 7):
