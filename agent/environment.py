@@ -8,6 +8,9 @@ from harness.orders import StartWorkers
 PRIVATE = ("HARNESS_TOKEN", "HARNESS_WORKER")
 """Variables of ours that no script needs to see."""
 
+CHECKPOINT_INTERVAL = "HARNESS_CHECKPOINT_INTERVAL"
+"""Seconds between saves, as a number; 0: the script decides."""
+
 
 def node_environ(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
     """What all processes of the node share, the zygote included: OpenMP reads it when loaded."""
@@ -26,7 +29,10 @@ def worker_environ(
 ) -> dict[str, str]:
     """The variables that differ from the node's, for one worker."""
     rank = str(order.first_rank + local_rank)
+    interval = order.checkpoint_interval
+    told = {} if interval is None else {CHECKPOINT_INTERVAL: f"{interval:.12g}"}
     return {
+        **told,
         "LOCAL_RANK": str(local_rank),
         "RANK": rank,
         "GROUP_RANK": str(order.node_rank),

@@ -120,7 +120,7 @@ class Config:
         """Where run directories are made and looked for; torchrun's --log-dir counts too."""
         return self.text("runs_dir") or self.text("log_dir") or "runs"
 
-    def policy(self, **changes: float) -> Policy:
+    def policy(self, **changes: float | None) -> Policy:
         values: dict[str, Any] = {
             field.name: self.values[field.name].value
             for field in dataclasses.fields(Policy)

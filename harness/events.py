@@ -104,6 +104,8 @@ class AttemptStarted:
     world_size: int
     nodes: tuple[NodeRanks, ...]
     why: str
+    checkpoint_interval: float | None = None
+    """Seconds between saves that its workers are told; 0: the script decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +249,8 @@ class CheckpointLoaded:
     rank: int
     step: int
     path: str
+    seconds: float = 0.0
+    """What the load took; 0 when the script does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,8 @@ class Finding:
     """What makes two failures the same one: class, ranks-independent cause, place."""
     victims: tuple[int, ...] = ()
     """Ranks that wait for `ranks`, where the detector knows them."""
+    wait_share: float = 0.0
+    """Share of their time that the victims of a run that goes on wait; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,8 @@ class Verdict:
     where: Where | None = None
     collective: CollectiveRef | None = None
     evidence: tuple[EvidenceRef, ...] = ()
+    wait_share: float = 0.0
+    """As in the finding."""
 
     @property
     def family(self) -> str:

@@ -31,6 +31,8 @@ class StartWorkers:
     master_addr: str
     master_port: int
     max_restarts: int
+    checkpoint_interval: float | None = None
+    """Seconds between saves, told to the workers; 0: the script decides; None: nothing is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

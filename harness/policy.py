@@ -41,3 +41,6 @@ class Policy:
     """The same before the first steps, when it shows no sign of work at all."""
     teardown_patience: float = 8.0
     """How long a rank may take to end, without a sign of work, after all others are done."""
+    checkpoint_interval: float | None = None
+    """Between two saves, told to the workers; 0: the script decides, None: what the ledger
+    recommends when an attempt begins."""

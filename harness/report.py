@@ -296,7 +296,7 @@ def report_json(state: RunState) -> dict[str, Any]:
         "exit_code": None if ended is None else ended.exit_code,
         "attempts": [_attempt_json(state, attempt) for attempt in state.attempts],
         "incidents": [incident_json(state, incident) for incident in state.incidents],
-        "ledger": _ledger_json(goodput.ledger(state)),
+        "ledger": goodput.ledger_json(state),
     }
 
 
@@ -316,24 +316,6 @@ def _attempt_json(state: RunState, attempt: AttemptState) -> dict[str, Any]:
 
 def _ended_ns(state: RunState, attempt: AttemptState) -> int:
     return state.ended_ns if attempt is state.attempt else 0
-
-
-def _ledger_json(ledger: goodput.Ledger) -> dict[str, Any]:
-    return {
-        "wall_seconds": ledger.wall_ns / 1e9,
-        "seconds": {part: ns / 1e9 for part, ns in ledger.parts_ns.items()},
-        "goodput": ledger.goodput,
-        "incidents": [
-            {
-                "id": times.incident,
-                "mttd_seconds": times.mttd,
-                "stop_seconds": times.stop,
-                "mttr_seconds": times.mttr,
-                "lost_steps": times.lost_steps,
-            }
-            for times in ledger.incidents
-        ],
-    }
 
 
 def final_loss(attempt: AttemptState) -> float | None:
@@ -359,22 +341,23 @@ def _attempt(state: RunState, index: int) -> AttemptState | None:
 
 def report_text(state: RunState) -> str:
     """The run in plain text: outcome, attempts, incidents with their cards, ledger, final loss."""
-    books = goodput.ledger(state)
-    parts = [_outcome_lines(state, books), _attempt_lines(state)]
+    parts = [_outcome_lines(state), _attempt_lines(state)]
+    times = {each.incident: each for each in goodput.incident_times(state)}
     for incident in state.incidents:
-        times = next(t for t in books.incidents if t.incident == incident.id)
-        parts.append([card(state, incident), f"  reason: {incident.verdict.reason}", _times(times)])
-    parts.append(_ledger_lines(books))
+        reason = f"  reason: {incident.verdict.reason}"
+        parts.append([card(state, incident), reason, _times(times[incident.id])])
+    parts.append(goodput.ledger_lines(state))
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _outcome_lines(state: RunState, books: goodput.Ledger) -> list[str]:
+def _outcome_lines(state: RunState) -> list[str]:
     name = "" if state.run is None else state.run.run
+    seconds = max(0, (state.ended_ns or state.last_ns) - state.started_ns) / 1e9
     if state.ended is None:
-        outcome = f"run {name}: {state.stage}, {books.wall_ns / 1e9:.1f} s so far"
+        outcome = f"run {name}: {state.stage}, {seconds:.1f} s so far"
     else:
         outcome = (
-            f"run {name}: {state.ended.outcome} after {books.wall_ns / 1e9:.1f} s, exit code"
+            f"run {name}: {state.ended.outcome} after {seconds:.1f} s, exit code"
             f" {state.ended.exit_code}: {state.ended.reason}"
         )
     command = [] if state.run is None else [f"  command: {' '.join(state.run.command)}"]
@@ -399,17 +382,9 @@ def _attempt_lines(state: RunState) -> list[str]:
 
 
 def _times(times: goodput.IncidentTimes) -> str:
+    text = f"  times: detected after {times.mttd:.2f} s"
+    if not times.restarted:
+        return text
     lost = "unknown" if times.lost_steps is None else str(times.lost_steps)
-    again = "never" if times.mttr is None else f"{times.mttr:.2f} s"
-    return (
-        f"  times: detected after {times.mttd:.2f} s, first new step after {again},"
-        f" steps done again: {lost}"
-    )
-
-
-def _ledger_lines(books: goodput.Ledger) -> list[str]:
-    lines = [f"where {books.wall_ns / 1e9:.1f} s went"]
-    for part, ns in books.parts_ns.items():
-        if ns:
-            lines.append(f"  {part:<12} {ns / 1e9:>9.2f} s {100 * ns / books.wall_ns:>5.1f} %")
-    return lines
+    again = "none yet" if times.mttr is None else f"after {times.mttr:.2f} s"
+    return f"{text}, first new step {again}, steps done again: {lost}"

@@ -297,6 +297,15 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     *_policy_settings(),
     Setting(
+        name="checkpoint_interval",
+        kind="text",
+        default="auto",
+        group="Fault tolerance",
+        help="seconds between saves, told to scripts that ask for it; auto: what loses least by the"
+        " run's own numbers, 0: the script decides",
+        metavar="auto|SECONDS",
+    ),
+    Setting(
         name="shutdown_timeout",
         kind="float",
         default=None,
@@ -416,6 +425,7 @@ REFUSED: Mapping[str, str] = {
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
+_INTERVAL_PATTERN = re.compile(r"auto|\d+(\.\d*)?")
 _STD_PATTERN = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 
 
@@ -436,6 +446,8 @@ def parse(setting: Setting, raw: object, origin: str) -> Value:
         raise UsageError(f"{origin}: {raw} is less than {setting.at_least:g}")
     if setting.name in ("redirects", "tee") and not _STD_PATTERN.fullmatch(str(value)):
         raise UsageError(f"{origin}: {raw!r} is not a choice of streams", help=f"give {_STD}")
+    if setting.name == "checkpoint_interval" and not _INTERVAL_PATTERN.fullmatch(str(value)):
+        raise UsageError(f"{origin}: {raw!r} is not possible", help="give auto or seconds, or 0")
     return value
 
 
@@ -444,7 +456,8 @@ def _convert(setting: Setting, raw: object) -> Value:
     text = isinstance(raw, str)
     match setting.kind:
         case "text":
-            return str(raw) if text or type(raw) is int else None
+            fraction = setting.name == "checkpoint_interval" and type(raw) is float
+            return str(raw) if text or type(raw) is int or fraction else None
         case "flag":
             if isinstance(raw, bool):
                 return raw

@@ -50,6 +50,7 @@ def header_line(view: View, width: int, feed: str) -> Line:
         (3, f"loss {loss_text(h.loss)}" if h.loss is not None else "", "text"),
         (4, f"attempt {h.attempt}" if h.attempt is not None else "", "text"),
         (7, f"ckpt {h.checkpoint_step}" if h.checkpoint_step is not None else "", "dim"),
+        (8, f"ETTR {h.ettr:.0%}" if h.ettr is not None else "", "dim"),
         (2, duration_text(h.elapsed), "text"),
         (1, feed, "key"),
     ]

@@ -8,6 +8,7 @@ plain `harness status` shows the same view.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from harness.goodput import ettr
 from harness.incidents import Incident
 from harness.state import RunState
 from harness.tui.banner import Banner, banner_of
@@ -32,6 +33,8 @@ class Header:
     """Time since the last record while ranks run, which say something several times a second."""
     checkpoint_step: int | None
     """Step of the newest checkpoint that all ranks have saved."""
+    ettr: float | None
+    """Useful share of the time of all ranks, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,7 @@ def _header(state: RunState, now_ns: int) -> Header:
         elapsed=max(0, now_ns - state.started_ns) / 1e9 if state.started_ns else 0.0,
         quiet=max(0, now_ns - state.last_ns) / 1e9 if state.stage == "running" else 0.0,
         checkpoint_step=mark.step if mark is not None else None,
+        ettr=ettr(state, now_ns),
     )
 
 

@@ -72,7 +72,8 @@ def _mode(config: Config) -> Mode:
 
 
 def _policy(config: Config) -> Policy:
-    changes: dict[str, float] = {}
+    interval = config.text("checkpoint_interval")
+    changes = {"checkpoint_interval": None if interval == "auto" else float(interval)}
     if config.given("shutdown_timeout") and not config.given("stop_grace"):
         changes["stop_grace"] = float(config.text("shutdown_timeout"))
     conf = rdzv_conf(config)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import click
 
-from harness import runs
+from harness import goodput, runs
 from harness.cli.reading import (
     SCHEMA,
     SETTINGS,
@@ -142,6 +142,7 @@ def _as_json(
         ],
         "checkpoint": {"step": mark.step, "path": mark.path} if mark is not None else None,
         "controller": asdict(controller) if controller is not None else None,
+        "ledger": goodput.ledger_json(state),
         "notes": list(notes),
     }
 

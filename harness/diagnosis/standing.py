@@ -45,6 +45,7 @@ def standing_verdict(state: RunState, finding: Finding) -> Verdict:
         cause=finding.cause,
         reason=finding.reason,
         confidence=finding.confidence,
+        wait_share=finding.wait_share,
         onset_ns=finding.onset_ns,
         attempt=attempt.index,
         step=max(steps, default=0),

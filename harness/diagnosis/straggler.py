@@ -75,6 +75,7 @@ def _straggler(
     if group.slack_ns:
         reason += "; the clocks of the nodes were compared"
     return Finding(
+        wait_share=share,
         verdict="straggler",
         ranks=ranks,
         cause=cause,

@@ -4,6 +4,7 @@ from harness import events as e
 from harness import orders as o
 from harness.diagnosis import port_in_use_verdict
 from harness.errors import ExitCode
+from harness.goodput import interval_of_attempt
 from harness.incidents import Incident
 from harness.recovery.ending import (
     STORE_NODE,
@@ -100,6 +101,7 @@ def _start_attempt(state: RunState) -> e.AttemptStarted:
         why="first launch"
         if incident is None
         else f"restart after incident {incident.id} ({incident.verdict.verdict})",
+        checkpoint_interval=interval_of_attempt(state),
     )
 
 
@@ -148,6 +150,7 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
                 master_addr=store.address,
                 master_port=store.port,
                 max_restarts=run.policy.max_restarts,
+                checkpoint_interval=attempt.checkpoint_interval,
             ),
         )
         for node in attempt.nodes.values()

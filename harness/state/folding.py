@@ -13,6 +13,7 @@ from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.sightings import Pulse
+from harness.state import booking
 from harness.state.reading import arrivals_read, vitals_read
 from harness.state.sampling import take_samples
 from harness.state.words import (
@@ -75,7 +76,9 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.StoreFailed():
             state.store_failed = event
         case e.AttemptStarted():
-            state.attempts.append(_new_attempt(state, stamp, event))
+            attempt = _new_attempt(state, stamp, event)
+            booking.open_attempt(attempt, state.attempt)
+            state.attempts.append(attempt)
             _enter(state, stamp, "running")
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
@@ -91,6 +94,9 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             state.faults.append(event)
         case e.IncidentOpened():
             state.incidents.append(event.incident)
+            judged = _attempt(state, event.incident.verdict.attempt)
+            if judged is not None:
+                booking.told_late(judged, event.incident)
             if event.incident.action in ("report", "none"):
                 _enter(state, stamp, "running")
         case e.IncidentClosed():
@@ -144,6 +150,8 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 rank.node_rank, rank.local_rank = event.node_rank, event.local_rank
                 rank.pid, rank.status, rank.started_ns = event.pid, "running", stamp.wall_ns
                 rank.advanced_ns = state.last_ns
+                if event.launched_by == "zygote":
+                    booking.sign(state.attempts[stamp.attempt], rank, stamp.wall_ns)
         case e.WorkerRaised():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -157,6 +165,9 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.PhaseChanged():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
+                booking.change_phase(
+                    state.attempts[stamp.attempt], rank, event.phase, stamp.wall_ns
+                )
                 rank.phase, rank.phase_ns = event.phase, stamp.wall_ns
         case e.MeshDeclared():
             state.coordinates[event.rank] = dict(zip(event.names, event.coordinates, strict=False))
@@ -166,10 +177,15 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             state.groups[f"{event.pg}@{event.rank}"] = event
         case e.CheckpointSaved():
             _checkpoint_saved(state, event)
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                booking.saved(state.attempts[stamp.attempt], rank, event.seconds, stamp.wall_ns)
         case e.CheckpointLoaded():
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
                 attempt.resumed_step = event.step
+                if (rank := attempt.ranks.get(event.rank)) is not None:
+                    booking.loaded(attempt, rank, event.seconds, stamp.wall_ns)
         case e.CheckpointFile():
             _checkpoint_file(state, stamp, event)
         case e.FilesSetAside():
@@ -284,6 +300,7 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
         why=event.why,
         started_ns=stamp.wall_ns,
         forgiven={} if state.attempt is None else dict(state.attempt.forgiven),
+        checkpoint_interval=event.checkpoint_interval,
     )
 
 
@@ -292,6 +309,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: Pulse) -> None:
     rank = None if attempt is None else attempt.ranks.get(pulse.rank)
     if attempt is None or rank is None:
         return
+    booking.pulse(attempt, rank, pulse, stamp.wall_ns)
     at_ns = pulse.step_ns or stamp.wall_ns
     # A rank that has just loaded a checkpoint shows that step without having completed it now.
     done_here = pulse.step > 0 and pulse.step != attempt.resumed_step
@@ -418,6 +436,7 @@ def _stall_looked(state: RunState, stamp: e.Stamp, event: e.StallLooked) -> None
     attempt = _attempt(state, stamp.attempt)
     if attempt is None:
         return
+    booking.looked(attempt, event)
     if event.settled:
         attempt.looked = max(attempt.looked, event.collection)
     if attempt.stall is None:

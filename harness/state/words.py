@@ -8,6 +8,7 @@ from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
 from harness.state.arrivals import Arrivals
+from harness.state.books import Books, Moments
 from harness.state.clocks import Clocks
 from harness.state.growth import Growth
 from harness.state.marking import Book
@@ -46,6 +47,7 @@ class RankState:
     evidence: e.EvidenceTaken | None = None
     refs: dict[str, tuple[str, int]] = field(default_factory=dict)
     """(source, seq) of the records behind `raised`, `exited` and `evidence`, by those names."""
+    books: Books = field(default_factory=Books)
 
     @property
     def alive(self) -> bool:
@@ -125,6 +127,9 @@ class AttemptState:
     """What the looks at a suspected stall have shown; None again when every rank has moved on."""
     forgiven: dict[str, int] = field(default_factory=dict)
     """Places where ranks were waited for and went on by themselves -> longest pause there, ns."""
+    moments: Moments = field(default_factory=Moments)
+    checkpoint_interval: float | None = None
+    """Seconds between saves that its workers were told; None in journals that did not say."""
 
     arrivals: Arrivals = field(default_factory=Arrivals)
     growth: Growth = field(default_factory=Growth)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from referencing import Registry, Resource
 
 from harness.cli.group import call
 
@@ -114,8 +115,11 @@ def _joined_here(record):
 @pytest.mark.parametrize("name", ["gathering", "running", "crashed", "restarted", "finished"])
 def test_status_json_keeps_its_schema(harness, name):
     _, out, _ = harness("status", name, "--json")
-    schema = json.loads((SCHEMAS / "status.schema.json").read_text())
-    jsonschema.validate(json.loads(out), schema, cls=jsonschema.Draft202012Validator)
+    schema, ledger = (
+        json.loads((SCHEMAS / f"{it}.schema.json").read_text()) for it in ("status", "ledger")
+    )
+    registry = Resource.from_contents(ledger) @ Registry()
+    jsonschema.Draft202012Validator(schema, registry=registry).validate(json.loads(out))
 
 
 def test_status_names_a_damaged_line_once_and_shows_the_rest(harness, root):

@@ -1,5 +1,5 @@
 """Whatever agents do, in whatever order: the plan comes to rest, never repeats an order, always
-ends the run, and can be resumed from the journal at any line."""
+ends the run, and can be resumed from the journal at any line; its ledger closes all the while."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from harness import recovery
 from harness.faults import Fault
 from harness.policy import Policy
 from harness.state import fold_all
+from tests.replay.closing import closes
 from tests.replay.world import CRY, TIMED_OUT, World, collective, history
 
 _CHOICES = st.lists(st.integers(0, 999), min_size=5, max_size=80)
@@ -57,6 +58,9 @@ def test_every_interleaving_ends_once(
     assert len(ends) == 1
     _no_order_twice(world)
     _resumes_from_any_line(world)
+    closes(world.state)
+    for at in range(1, len(world.records), max(1, len(world.records) // 3)):
+        closes(fold_all(world.records[:at]))
 
 
 _Act = Callable[[], object]

@@ -23,7 +23,7 @@ def _schema(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def validators() -> dict[str, Draft202012Validator]:
-    schemas = {name: _schema(name) for name in ("incident", "report")}
+    schemas = {name: _schema(name) for name in ("incident", "report", "ledger")}
     registry = Registry().with_resources(
         (schema["$id"], Resource.from_contents(schema)) for schema in schemas.values()
     )
