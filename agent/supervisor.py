@@ -40,6 +40,7 @@ _FACTS: dict[str, Any] = {
         e.GroupCreated,
         e.CheckpointSaved,
         e.CheckpointLoaded,
+        e.CheckpointFailed,
         e.FactsLost,
     )
 }

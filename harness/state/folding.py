@@ -108,6 +108,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.GroupCreated()
             | e.CheckpointSaved()
             | e.CheckpointLoaded()
+            | e.CheckpointFailed()
             | e.FactsLost()
             | e.PulsesRead()
             | e.EvidenceTaken()
