@@ -178,13 +178,19 @@ def remove(path: Path) -> None:
 
 
 def prune(
-    root: Path, *, keep: int, keep_every: int = 0, newest: int | None = None, check: bool = False
+    root: Path,
+    *,
+    keep: int,
+    keep_every: int = 0,
+    newest: int | None = None,
+    check: bool = False,
+    dry_run: bool = False,
 ) -> list[int]:
     """Delete what retention lets go; returns the steps, oldest first.
 
     Steps above `newest` were refused by the run that saves here now: they neither count nor go.
-    With `check`, files are read, and checkpoints with other bytes than were written do not count.
-    Raises OSError.
+    With `check`, files are read, and checkpoints with other bytes than were written neither count
+    nor go. Raises OSError.
     """
     sound = [
         found
@@ -195,6 +201,6 @@ def prune(
         sound = [found for found in sound if not verify(found)]
     manifests = [found.manifest for found in sound if found.manifest is not None]
     gone = expendable(manifests, keep=keep, keep_every=keep_every)
-    for step in gone:
+    for step in [] if dry_run else gone:
         remove(folder(root, step))
     return gone

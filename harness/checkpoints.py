@@ -5,11 +5,11 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 SCHEMA = 1
-SAVED = "saved"
-CERTIFIED = "certified"
+State = Literal["saved", "certified"]
+CERTIFIED: Final = "certified"
 CERTIFIED_KEPT = 2
 """Certified checkpoints that retention never goes below: one may turn out to be the bad one."""
 
@@ -63,7 +63,7 @@ class Manifest:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     rest: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
-    state: Literal["saved", "certified"] = "saved"
+    state: State = "saved"
     vouched_by: tuple[str, ...] = ()
 
     @property
@@ -80,7 +80,7 @@ def certified(manifest: Manifest, by: str) -> Manifest:
 def encode(manifest: Manifest) -> str:
     """The text of manifest.json. Its last field is the checksum of all the others."""
     content = {"schema": SCHEMA, **asdict(manifest)}
-    return json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
+    return json.dumps({**content, "checksum": _checksum(content)}, indent=1)
 
 
 def decode(text: str) -> Manifest:

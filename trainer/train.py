@@ -178,7 +178,10 @@ def checkpointer(config: Config, world: DeviceMesh | None = None) -> harness.Che
 
 
 def check_folder(config: Config) -> None:
-    """Make the folder of checkpoints; refuse what loading or saving would trip over (ConfigError)."""
+    """Make the folder of checkpoints; refuse what loading or saving would trip over.
+
+    Raises ConfigError.
+    """
     if not config.checkpoint.dir:
         return
     root = Path(config.checkpoint.dir)

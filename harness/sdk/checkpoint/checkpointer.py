@@ -171,7 +171,7 @@ class Checkpointer:
         if lost and ranks.rank == 0:
             _say(
                 f"checkpoint {found.path}: {', '.join(lost)} of {manifest.world_size} ranks cannot "
-                f"be shared out to this layout of {ranks.size}; each rank keeps its own"
+                "be shared out to another layout; each rank keeps its own"
             )
         return ""
 
