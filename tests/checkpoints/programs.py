@@ -129,7 +129,7 @@ def full_disk(root: str) -> dict[str, Any]:
     training.step()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if dist.get_rank() == 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
     ck.save(1, **training.things)
     failed = ck.wait()
     present = [found.step for found in ck.present()]
@@ -209,9 +209,7 @@ def save_for_ever(root: str, committed: int, limit: int | None) -> None:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         ck.save(step, model=model, optimizer=optimizer, now=step)
-        newest = max(
-            (found.step for found in ck.present() if found.manifest is not None), default=0
-        )
+        newest = next((found.step for found in ck.present() if found.manifest is not None), 0)
         os.pwrite(committed, f"{newest:09d}".encode(), 0)
 
 
@@ -230,8 +228,8 @@ def load_whole(root: str) -> int:
 
 
 def campaign(root: str, *, rounds: int, seed: int) -> dict[str, Any]:
-    """Kill a process that saves, again and again: by SIGKILL at a random moment, or by the kernel at
-    a random byte of a file. Each time the newest complete checkpoint must load."""
+    """Kill a process that saves, again and again: by SIGKILL at a random moment, or by the kernel
+    at a random byte of a file. Each time the newest complete checkpoint must load."""
     random_moment = random.Random(seed)
     path = Path(root) / "committed"
     path.write_bytes(b"0" * 9)

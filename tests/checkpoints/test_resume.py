@@ -51,8 +51,8 @@ def test_another_layout_gets_the_same_tensors(launch: Launch, two_steps: Path) -
     assert len(states[0]) == len(saved)
     assert all(state == states[0] for state in states)
     said = (
-        f"harness: checkpoint {two_steps / 'step-000002'}: loader, random_numbers of 2 ranks cannot "
-        "be shared out to another layout; each rank keeps its own\n"
+        f"harness: checkpoint {two_steps / 'step-000002'}: loader, random_numbers of 2 ranks "
+        "cannot be shared out to another layout; each rank keeps its own\n"
     )
     assert one.err == [said]
     assert all(result["lr"] == 0.005 for result in one.results + four.results)

@@ -1,7 +1,7 @@
 """Starts the ranks of these tests from one parent that has imported torch once.
 
 Reads one JSON request a line: {"program", "ranks", "out", "arguments"}, and answers each with
-{"codes": [...]}. What a rank returned is in OUT/RANK.json, what it said in OUT/RANK.err. When a rank
+{"codes": [...]}. What a rank returned is in OUT/RANK.json, what it said in OUT/RANK.err. When one
 dies the others live on: what they do then is what is tested.
 """
 
