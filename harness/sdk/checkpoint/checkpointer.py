@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +40,17 @@ class Save:
     outcome: Outcome
     blocked: float
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Obstacle:
+    """Why nothing is saved this time, in words."""
+
+    outcome: Literal["skipped", "failed"]
+    reason: str
+
+    def on(self, rank: int) -> "_Obstacle":
+        return self if rank == 0 else replace(self, reason=f"on rank {rank}: {self.reason}")
 
 
 @dataclass(slots=True)
@@ -178,8 +189,8 @@ class Checkpointer:
     # --- saving --------------------------------------------------------------------------------
 
     def maybe_save(self, step: int, **given: Any) -> Save | None:
-        """Save when `every` divides `step`; None when it does not."""
-        return self.save(step, **given) if step % self._every == 0 else None
+        """Save when `every` divides `step`, a step that has been done; otherwise None."""
+        return self.save(step, **given) if step > 0 and step % self._every == 0 else None
 
     def save(self, step: int, *, sync: bool | None = None, **given: Any) -> Save:
         """Save these things as the checkpoint of `step`, completed optimizer steps.
@@ -195,19 +206,20 @@ class Checkpointer:
             ranks = self._agreement()
             asked = things.sort(given)
             job = _Job(step, checkpointdir.folder(self.root, step))
-            contents, reason = self._collect(asked, job)
+            contents, obstacle = self._collect(asked)
             print_ = fingerprint(contents) if contents else ""
             known = self._plan is not None and self._plan[0] == print_
-            told = ranks.from_all((reason, known))
-            reason = next((reason for reason, _ in told if reason), "")
-            if reason or contents is None:
-                return self._not_saved(job, began, reason, ranks)
+            told = ranks.from_all((obstacle, known))
+            obstacles = [(rank, found) for rank, (found, _) in enumerate(told) if found]
+            if obstacles or contents is None:
+                rank, first = obstacles[0]
+                return self._not_saved(job, began, first.on(rank), ranks)
             try:
                 if not all(known for _, known in told):
                     self._plan = None
                     self._plan = (print_, agree(contents, ranks))
             except ValueError as error:
-                return self._not_saved(job, began, str(error), ranks)
+                return self._not_saved(job, began, _Obstacle("failed", str(error)), ranks)
             assert self._plan is not None
             self._begin(job, contents, self._plan[1], ranks)
             job.blocked = time.perf_counter() - began
@@ -225,29 +237,27 @@ class Checkpointer:
             return None
         return self._finish(job, None, self._agreement())
 
-    def _collect(self, asked: Things, job: _Job) -> tuple[Contents | None, str]:
+    def _collect(self, asked: Things) -> tuple[Contents | None, _Obstacle | None]:
+        """What there is to save, or why nothing can be saved now."""
         before = self._job
         if before is not None and not before.done.wait(self._wait):
-            return None, (
-                f"the save of step {before.step} is still being written after {self._wait:g} s"
-            )
+            words = f"the save of step {before.step} is still being written after {self._wait:g} s"
+            return None, _Obstacle("skipped", words)
         try:
-            return things.collect(asked), ""
+            return things.collect(asked), None
         except Exception as error:  # the border to the script's own state_dict()
-            return None, in_words(error)
+            return None, _Obstacle("failed", in_words(error))
 
-    def _not_saved(self, job: _Job, began: float, reason: str, ranks: Agreement) -> Save:
-        busy = self._job is not None and not self._job.done.is_set()
-        skipped = "is still being written" in reason
-        if ranks.rank == 0 or busy:
-            _say_failed(job.step, reason, "skipped" if skipped else "failed")
-        checkpoint_failed(job.step, job.path, reason)
+    def _not_saved(self, job: _Job, began: float, why: _Obstacle, ranks: Agreement) -> Save:
+        if ranks.rank == 0:
+            _say_failed(job.step, why.reason, why.outcome)
+        checkpoint_failed(job.step, job.path, why.reason)
         return Save(
             step=job.step,
             path=job.path,
-            outcome="skipped" if skipped else "failed",
+            outcome=why.outcome,
             blocked=time.perf_counter() - began,
-            reason=reason,
+            reason=why.reason,
         )
 
     def _begin(self, job: _Job, contents: Contents, plan: Plan, ranks: Agreement) -> None:
