@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def unfinished(root: Path) -> list[Path]:
 def _folders(root: Path) -> list[Path]:
     try:
         return [path for path in root.iterdir() if path.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return []
 
 
@@ -144,21 +143,22 @@ def commit(temporary: Path, root: Path, manifest: Manifest) -> Path:
     return final
 
 
-def tidy(root: Path, *, spare: Iterable[Path] = ()) -> list[Path]:
-    """Undo what interrupted saves left, apart from `spare`; returns what was removed.
-
-    Only for the one process that writes here, while nobody saves.
-    """
+def restore_replaced(root: Path) -> None:
+    """Bring back what was being replaced when the process died between the renames of `commit`."""
     for path in _folders(root):
         match = _REPLACED.fullmatch(path.name)
         if match and not (root / match[1]).exists():
-            path.rename(root / match[1])  # died between the two renames of `commit`
-        elif match:
+            path.rename(root / match[1])
+
+
+def tidy(root: Path, *, spare: Path) -> None:
+    """Remove what interrupted saves left. Only for the one process that commits here, which is
+    about to write `spare`: a reader would take away what another run is writing."""
+    restore_replaced(root)
+    left = [path for path in _folders(root) if _REPLACED.fullmatch(path.name)]
+    for path in [*left, *unfinished(root)]:
+        if path != spare:
             shutil.rmtree(path, ignore_errors=True)
-    gone = [path for path in unfinished(root) if path not in set(spare)]
-    for path in gone:
-        shutil.rmtree(path, ignore_errors=True)
-    return gone
 
 
 def certify(path: Path, by: str) -> Manifest:

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import harness
+import harness.errors
 
 
 class Loader:
@@ -170,6 +171,22 @@ def namesakes(root: str) -> dict[str, Any]:
     ck = harness.Checkpointer(root, sync=True)
     done = ck.save(1, model=nn.Linear(3, 3))
     return {"outcome": done.outcome, "reason": done.reason, "present": len(ck.present())}
+
+
+def misfit_on_one(root: str) -> dict[str, Any]:
+    """Only rank 1 hands over an optimizer without its model: all ranks hear of it."""
+    model = nn.Linear(2, 2)
+    strange = nn.Linear(2, 2) if dist.get_rank() == 1 else model
+    optimizer = torch.optim.SGD(strange.parameters(), lr=0.1)
+    ck = harness.Checkpointer(root, sync=True)
+    failed = ck.save(1, model=model, optimizer=optimizer)
+    torch.manual_seed(0)
+    ck.save(2, model=nn.Linear(2, 2))
+    try:
+        ck.load(model=model, optimizer=optimizer)
+    except harness.errors.UsageError as error:
+        return {"save": failed.reason, "load": error.message}
+    return {}
 
 
 def buffers_of_rank_0(root: str) -> dict[str, Any]:

@@ -96,7 +96,8 @@ def test_what_a_script_raises_stops_nothing(
 def test_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     ck = harness.Checkpointer(tmp_path / "file" / "ck", sync=True)
-    assert ck.load(model=nn.Linear(1, 1)) == 0
+    with pytest.raises(UsageError, match="cannot be read: Not a directory"):
+        ck.load(model=nn.Linear(1, 1))
     done = ck.save(1, model=nn.Linear(1, 1))
     assert done.outcome == "failed"
     assert "Not a directory" in capsys.readouterr().err

@@ -81,6 +81,22 @@ def test_saving_a_step_again_replaces_it(root: Path) -> None:
     assert not (root / "step-000005.old").exists()
 
 
+def test_a_reader_leaves_a_save_under_way_alone(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = root / "step-000009.tmp-12ab"
+    other.mkdir()
+    ck = harness.Checkpointer(root, sync=True)
+    model = nn.Linear(2, 2)
+    assert ck.load(model=model) == 5
+    assert f"{other} passed over: the save was interrupted or is under way" in (
+        capsys.readouterr().err
+    )
+    assert other.exists()
+    ck.save(6, model=model)
+    assert not other.exists()
+
+
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = group.call(["ckpt", *arguments])
     said = capsys.readouterr()

@@ -69,6 +69,18 @@ def test_a_name_is_one_tensor(launch: Launch, tmp_path: Path) -> None:
     assert f"checkpoint of step 1 failed: {reason}; training goes on" in done.err[0]
 
 
+def test_no_rank_waits_for_one_that_cannot(launch: Launch, tmp_path: Path) -> None:
+    done = launch(2, "misfit_on_one", tmp_path)
+    assert done.codes == [0, 0], done.err
+    reason = "optimizer: a parameter of shape (2, 2) belongs to no module that was given"
+    folder = tmp_path / "step-000002"
+    words = {
+        "save": f"on rank 1: {reason}",
+        "load": f"checkpoint {folder} does not fit: {reason}",
+    }
+    assert done.results == [words, words]
+
+
 def test_buffers_are_those_of_rank_0(launch: Launch, tmp_path: Path) -> None:
     done = launch(2, "buffers_of_rank_0", tmp_path)
     assert done.codes == [0, 0], done.err

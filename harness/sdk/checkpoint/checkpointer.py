@@ -134,12 +134,12 @@ class Checkpointer:
         the save once this returns. Raises UsageError when the checkpoint does not fit the things,
         or when one had been loaded in part and no older one is good.
         """
+        self.wait()
         ranks = self._agreement()
         asked = things.sort(given)
-        if ranks.rank == 0:
-            for path in checkpointdir.tidy(self.root):
-                _say(f"checkpoint {path} passed over: the save was interrupted")
-        steps = ranks.from_first(checkpointdir.steps_present(self.root))
+        steps, why = ranks.from_first(self._steps() if ranks.rank == 0 else None)
+        if why:
+            raise UsageError(f"{self.root} cannot be read: {why}")
         touched = False
         for step in steps:
             found = checkpointdir.look(self.root, step)
@@ -160,12 +160,21 @@ class Checkpointer:
         self.values = dict(asked.values)
         return 0
 
+    def _steps(self) -> tuple[list[int], str]:
+        """Steps to try, newest first, or why there is no telling. On rank 0."""
+        try:
+            checkpointdir.restore_replaced(self.root)
+            for path in checkpointdir.unfinished(self.root):
+                _say(f"checkpoint {path} passed over: the save was interrupted or is under way")
+            return checkpointdir.steps_present(self.root), ""
+        except OSError as error:
+            return [], in_words(error)
+
     def _take(self, found: Found, asked: Things, ranks: Agreement) -> str:
         """Load this one; returns why it is refused after all."""
         manifest = found.manifest
         assert manifest is not None
-        targets = things.targets(asked, manifest.tensors)
-        reason = loading.misfit(targets, asked, manifest, ranks)
+        targets, reason = loading.prepared(asked, manifest, ranks)
         if reason:
             raise UsageError(
                 f"checkpoint {found.path} does not fit: {reason}",
@@ -207,8 +216,8 @@ class Checkpointer:
             asked = things.sort(given)
             job = _Job(step, checkpointdir.folder(self.root, step))
             contents, obstacle = self._collect(asked)
-            print_ = fingerprint(contents) if contents else ""
-            known = self._plan is not None and self._plan[0] == print_
+            layout = fingerprint(contents) if contents else ""
+            known = self._plan is not None and self._plan[0] == layout
             told = ranks.from_all((obstacle, known))
             obstacles = [(rank, found) for rank, (found, _) in enumerate(told) if found]
             if obstacles or contents is None:
@@ -217,7 +226,7 @@ class Checkpointer:
             try:
                 if not all(known for _, known in told):
                     self._plan = None
-                    self._plan = (print_, agree(contents, ranks))
+                    self._plan = (layout, agree(contents, ranks))
             except ValueError as error:
                 return self._not_saved(job, began, _Obstacle("failed", str(error)), ranks)
             assert self._plan is not None
@@ -232,10 +241,7 @@ class Checkpointer:
     def wait(self) -> Save | None:
         """Wait for the save in the background; when it returns, the checkpoint is complete or has
         failed on all ranks. None when nothing was being saved."""
-        job = self._job
-        if job is None:
-            return None
-        return self._finish(job, None, self._agreement())
+        return None if self._job is None else self._finish(self._job, None, self._ranks)
 
     def _collect(self, asked: Things) -> tuple[Contents | None, _Obstacle | None]:
         """What there is to save, or why nothing can be saved now."""
@@ -281,7 +287,7 @@ class Checkpointer:
         )
         try:
             self._snapshot.take(state_dict(contents, ranks.rank), plan.mine)
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:  # a border: the other ranks have begun to write
             job.reason = f"no copy could be made: {in_words(error)}"
         job.thread = threading.Thread(
             target=self._write, args=(job, order), name="harness-checkpoint"
@@ -294,7 +300,7 @@ class Checkpointer:
             if job.reason:
                 raise SaveFailed(job.reason)
             if order.rank == 0:
-                checkpointdir.tidy(self.root, spare=[order.temporary])
+                checkpointdir.tidy(self.root, spare=order.temporary)
             write(order, self._snapshot)
             checkpoint_saved(job.step, job.path, job.blocked)
             if order.rank == 0:
@@ -314,12 +320,14 @@ class Checkpointer:
         except OSError as error:
             _say(f"an old checkpoint could not be deleted: {in_words(error)}")
 
-    def _finish(self, job: _Job, began: float | None, ranks: Agreement) -> Save:
+    def _finish(self, job: _Job, began: float | None, ranks: Agreement | None) -> Save:
         job.done.wait()
         if job.thread is not None:
             job.thread.join()
         self._job = None
-        reason = _first(ranks, job.reason)
+        reason = job.reason
+        if ranks is not None and ranks.current():  # otherwise the group has been destroyed
+            reason = _first(ranks, reason)
         blocked = job.blocked if began is None else time.perf_counter() - began
         return Save(
             step=job.step,

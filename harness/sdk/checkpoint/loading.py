@@ -53,10 +53,24 @@ def whole_tensors(found: Found) -> dict[str, torch.Tensor]:
     return content
 
 
-def misfit(
+def prepared(
+    things: Things, manifest: Manifest, ranks: Agreement
+) -> tuple[dict[str, torch.Tensor], str]:
+    """The tensors to load into, and why the checkpoint does not fit these things, in words and the
+    same on all ranks; empty when it does."""
+    targets: dict[str, torch.Tensor] = {}
+    reason = ""
+    try:
+        targets = kinds.targets(things, manifest.tensors)
+    except Exception as error:  # the border to the script's own models; no rank may be left waiting
+        reason = in_words(error)
+    told = [reason for reason in ranks.from_all(reason) if reason]
+    return targets, told[0] if told else _misfit(targets, things, manifest, ranks)
+
+
+def _misfit(
     targets: Mapping[str, torch.Tensor], things: Things, manifest: Manifest, ranks: Agreement
 ) -> str:
-    """Why the checkpoint does not fit these things, in words and the same on all ranks."""
     saved = manifest.tensors
     reasons = [_unlike(name, target, saved.get(name)) for name, target in targets.items()]
     # A rank may lack things that others have, so each says what it would read.

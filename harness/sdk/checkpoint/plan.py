@@ -77,23 +77,38 @@ def items(tensors: Mapping[str, torch.Tensor]) -> list[tuple[WriteItem, torch.Te
 def agree(contents: Contents, ranks: Agreement) -> Plan:
     """Make the plan together; called on all ranks. Raises ValueError, on all of them, in words."""
     planner = Planner()
-    planner.set_up_planner(state_dict(contents, ranks.rank), is_coordinator=ranks.rank == 0)
-    samples = _samples(contents) if ranks.size > 1 else {}
-    wish = _Wish(plan=planner.create_local_plan(), buffers=contents.buffers, samples=samples)
+    try:
+        wish: _Wish | str = _wish(planner, contents, ranks)
+    except Exception as error:  # a border, like the next one: no rank may be left waiting
+        wish = f"on rank {ranks.rank}: {error}"
     wishes = ranks.at_first(wish)
     answers: list[Any] = []
     metadata = None
     if ranks.rank == 0:
         try:
-            _refuse_namesakes(wishes)
-            plans, metadata = planner.create_global_plan(_without_later_buffers(wishes))
+            plans, metadata = planner.create_global_plan(_chosen(wishes))
             answers = list(FileSystemWriter("").prepare_global_plan(plans))
-        except (ValueError, AssertionError) as error:
+        except Exception as error:
             answers = [str(error) or "the ranks' tensors do not fit together"] * ranks.size
     mine = ranks.handed_out(answers)
     if isinstance(mine, str):
         raise ValueError(mine)
     return Plan(mine=mine, metadata=metadata)
+
+
+def _wish(planner: Planner, contents: Contents, ranks: Agreement) -> _Wish:
+    planner.set_up_planner(state_dict(contents, ranks.rank), is_coordinator=ranks.rank == 0)
+    samples = _samples(contents) if ranks.size > 1 else {}
+    return _Wish(plan=planner.create_local_plan(), buffers=contents.buffers, samples=samples)
+
+
+def _chosen(wishes: Sequence[_Wish | str]) -> list[SavePlan]:
+    """What every rank may write, before duplicates are shared out. Raises ValueError in words."""
+    good = [wish for wish in wishes if isinstance(wish, _Wish)]
+    if len(good) < len(wishes):
+        raise ValueError(next(wish for wish in wishes if isinstance(wish, str)))
+    _refuse_namesakes(good)
+    return _without_later_buffers(good)
 
 
 def _samples(contents: Contents) -> dict[str, int]:
