@@ -18,7 +18,6 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from harness import checkpointdir
@@ -31,6 +30,8 @@ _LOOK_SECONDS = (0.005, 0.2)
 """Between two looks for the records of others: at first, and at most."""
 _LAST_PATIENCE = 30.0
 """Seconds without news from other ranks after which a script that has ended waits no longer."""
+_SIGN_SECONDS = 1.0
+_SIGN = "alive-"
 _INDEX = ".metadata"
 
 
@@ -110,7 +111,7 @@ def _write_shards(order: Order, snapshot: Snapshot) -> _Record:
     return _Record(
         results=results,
         files=[_file(order.temporary / name) for name in names],
-        digests=_digests(mine, snapshot),
+        digests=_digests(order, snapshot),
         rest=order.rest,
     )
 
@@ -119,10 +120,14 @@ def _file(path: Path) -> File:
     return File(name=path.name, bytes=path.stat().st_size, sha256=checkpointdir.checksum(path))
 
 
-def _digests(mine: SavePlan, snapshot: Snapshot) -> dict[str, int]:
+def _digests(order: Order, snapshot: Snapshot) -> dict[str, int]:
     """Of the memory that was written, not of the file: what loading must bring back."""
     sums: dict[str, int] = {}
-    for item in mine.items:
+    told = time.monotonic()
+    for item in order.plan.mine.items:
+        if time.monotonic() - told > _SIGN_SECONDS:
+            _sign_of_life(order)
+            told = time.monotonic()
         if item.tensor_data is not None:
             chunk = snapshot.resolve_data(item)
             assert isinstance(chunk, torch.Tensor)
@@ -130,6 +135,12 @@ def _digests(mine: SavePlan, snapshot: Snapshot) -> dict[str, int]:
             part = digest(chunk, item.tensor_data.chunk.offsets)
             sums[name] = (sums.get(name, 0) + part) % (1 << 64)
     return sums
+
+
+def _sign_of_life(order: Order) -> None:
+    """News for rank 0 while nothing else is written: a byte more in a file."""
+    with (order.temporary / f"{_SIGN}{order.rank:05d}").open("ab") as stream:
+        stream.write(b".")
 
 
 def _record_path(order: Order, rank: int) -> Path:
@@ -205,6 +216,8 @@ def _commit(order: Order, records: list[_Record]) -> Path:
     writer.finish(metadata, [record.results for record in records])
     for rank in range(order.world_size):
         _record_path(order, rank).unlink()
+    for sign in order.temporary.glob(f"{_SIGN}*"):
+        sign.unlink()
     tensors = {
         name: Tensor(
             dtype=str(entry.properties.dtype).removeprefix("torch."),
