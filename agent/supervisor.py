@@ -54,6 +54,7 @@ _FACTS: dict[str, Any] = {
         e.CheckpointSaved,
         e.CheckpointFile,
         e.CheckpointLoaded,
+        e.CheckpointFailed,
         e.FactsLost,
     )
 }

@@ -1,5 +1,11 @@
 """Harness keeps distributed PyTorch training alive and tells the truth when it breaks.
 
+Checkpoints that are complete or do not count, with or without `harness run`:
+
+    ck = harness.Checkpointer("checkpoints", keep=3)
+    start = ck.load(model=model, optimizer=optimizer)
+    ck.save(step, model=model, optimizer=optimizer)
+
 What a training script may say to it; all of it does nothing outside of `harness run`:
 
     import harness
@@ -9,14 +15,29 @@ What a training script may say to it; all of it does nothing outside of `harness
         ...
     harness.checkpoint_saved(step, path, seconds)
     harness.checkpoint_loaded(step, path)
+    harness.checkpoint_failed(step, path, why)
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.sdk import checkpoint_loaded, checkpoint_saved, phase, progress
+    from harness.sdk import (
+        Checkpointer,
+        checkpoint_failed,
+        checkpoint_loaded,
+        checkpoint_saved,
+        phase,
+        progress,
+    )
 
-__all__ = ["checkpoint_loaded", "checkpoint_saved", "phase", "progress"]
+__all__ = [
+    "Checkpointer",
+    "checkpoint_failed",
+    "checkpoint_loaded",
+    "checkpoint_saved",
+    "phase",
+    "progress",
+]
 
 
 def __getattr__(name: str) -> Any:

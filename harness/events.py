@@ -254,6 +254,16 @@ class CheckpointLoaded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed:
+    """Nothing was saved at this step; training goes on. `why` is in words."""
+
+    rank: int
+    step: int
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FactsLost:
     """The worker had more to say than its link could carry."""
 
@@ -377,6 +387,7 @@ Event = (
     | CheckpointLoaded
     | CheckpointFile
     | FilesSetAside
+    | CheckpointFailed
     | FactsLost
     | PulsesRead
     | ArrivalsRead

@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from harness.trainer import checkpoint, manifest
+import harness
 from harness.trainer.config import ConfigError
 from harness.trainer.flags import OneLineParser
 
@@ -46,35 +45,30 @@ def choose(root: Path, step: int | None) -> int:
 
     Raises ConfigError when there is none.
     """
-    steps = manifest.steps_present(root)
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder")
-    if step is not None and step not in steps:
-        raise ConfigError(f"{root}: no checkpoint of step {step}")
-    for candidate in steps if step is None else [step]:
-        path = manifest.folder(root, candidate)
-        try:
-            record = manifest.read(path)
-        except ValueError as error:
-            if step is not None:
-                raise ConfigError(f"{path}: {error}") from None
-            continue
-        if not manifest.digests_agree(path, record):
-            raise ConfigError(f"{path}: a file is not what was written (digest)")
-        return candidate
+    present = harness.Checkpointer(root).present()
+    if step is not None:
+        present = [found for found in present if found.step == step]
+        if not present:
+            raise ConfigError(f"{root}: no checkpoint of step {step}")
+        if present[0].manifest is None:
+            raise ConfigError(f"{present[0].path}: {present[0].reason}")
+    for found in present:
+        if found.manifest is not None:
+            return found.step
     raise ConfigError(f"{root}: no complete checkpoint")
 
 
-def read(path: Path) -> dict[str, torch.Tensor]:
-    """All parameters and optimizer state of a checkpoint as whole tensors on the CPU."""
-    reader = FileSystemReader(path)
-    tensors = {
-        name: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for name, entry in checkpoint.contents(reader).items()
-        if name.startswith(("model.", "optim."))
-    }
-    checkpoint.load_alone(tensors, reader)
-    return tensors
+def read(root: Path, step: int) -> dict[str, torch.Tensor]:
+    """All parameters and optimizer state of a checkpoint as whole tensors on the CPU.
+
+    Raises ConfigError when they are not what was saved.
+    """
+    try:
+        return harness.Checkpointer(root).tensors(step)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{root}: step {step}: {error}") from None
 
 
 def _difference(name: str, a: torch.Tensor, b: torch.Tensor) -> Difference | None:
@@ -119,7 +113,7 @@ def _run(arguments: argparse.Namespace) -> Comparison:
             f"newest complete checkpoints are of step {steps[0]} and step {steps[1]}; "
             "give --step for one that both have"
         )
-    first, second = (read(manifest.folder(root, steps[0])) for root in roots)
+    first, second = (read(root, steps[0]) for root in roots)
     return compare(first, second, step=steps[0])
 
 

@@ -81,6 +81,7 @@ class Checkpoint:
         0, "steps between checkpoints; 0: only at the end", flag="checkpoint-every", least=0
     )
     keep: int = _opt(3, "complete checkpoints kept", flag="checkpoint-keep", least=1)
+    sync: bool = _opt(False, "training waits until each is on disk", flag="checkpoint-sync")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,13 @@ The same command works under `harness run`, and `python trainer/train.py` trains
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import harness
@@ -19,6 +21,7 @@ from harness.trainer.flags import parse
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
     from harness.trainer.data import Batches
 
@@ -50,7 +53,7 @@ class Trainer:
 
     def __init__(self, start: Start) -> None:
         """Builds everything and resumes from the newest checkpoint; needs the process group."""
-        from harness.trainer import checkpoint, mesh, model, optim, parallelize, pipeline, seeding
+        from harness.trainer import mesh, model, optim, parallelize, pipeline, seeding
 
         config, sizes, device = start.config, start.sizes, start.device
         self._start, self._config = start, config
@@ -71,10 +74,8 @@ class Trainer:
             tokens=start.batches.tokens_per_step,
             device=device,
         )
-        self._checkpoints = (
-            checkpoint.Checkpoints(config, sizes, device) if config.checkpoint.dir else None
-        )
-        self._at = checkpoint.Progress(step=0, position=0)
+        self._checkpoints = checkpointer(config, world) if config.checkpoint.dir else None
+        self._step = self._position = 0
         peak = mesh.peak_flops(device, config.run.peak_tflops)
         self._peak = peak and peak * start.place.world_size
         self._parameters = model.parameter_count(config.model)
@@ -92,25 +93,29 @@ class Trainer:
     def _resume(self) -> None:
         if self._checkpoints is None:
             return
-        found = self._checkpoints.resume(self._parts, self._optimizer)
-        if found is not None:
-            self._at, path = found
-            harness.checkpoint_loaded(self._at.step, str(path))
-            self._say(f"resumed after step {self._at.step} from {path}")
+        self._step = self._checkpoints.load(model=self._parts, optimizer=self._optimizer)
+        if self._checkpoints.loaded is not None:
+            self._position = self._checkpoints.values["position"]
+            self._say(f"resumed after step {self._step} from {self._checkpoints.loaded}")
 
     def _save(self) -> None:
         if self._checkpoints is None:
             return
-        with harness.phase("checkpoint"):
-            path, seconds = self._checkpoints.save(self._parts, self._optimizer, self._at)
-        harness.checkpoint_saved(self._at.step, str(path), seconds)
-        self._say(f"checkpoint {path} in {seconds:.2f} s")
+        done = self._checkpoints.save(
+            self._step,
+            model=self._parts,
+            optimizer=self._optimizer,
+            position=self._position,
+            shape=asdict(self._config.model),
+        )
+        if done.outcome in ("writing", "saved"):
+            self._say(f"checkpoint {done.path}, training stood still for {done.blocked:.2f} s")
 
     def _one_step(self) -> Step:
-        from harness.trainer import checkpoint, optim
+        from harness.trainer import optim
 
         began = time.perf_counter()
-        step, position = self._at.step + 1, self._at.position
+        step, position = self._step + 1, self._position
         inputs, targets = self._start.batches.batch(position, self._dp_rank, self._start.sizes.dp)
         share = self._forward_backward(
             inputs.to(self._start.device), targets.to(self._start.device)
@@ -128,9 +133,7 @@ class Trainer:
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._at = checkpoint.Progress(
-            step=step, position=position + self._config.data.global_batch
-        )
+        self._step, self._position = step, position + self._config.data.global_batch
         speed = self._start.batches.tokens_per_step / (time.perf_counter() - began)
         return Step(step=step, loss=loss, grad_norm=norm, lr=rate, tokens_per_s=speed)
 
@@ -148,28 +151,62 @@ class Trainer:
         """Take the steps that are left; returns what they gave, the same on every rank."""
         history = []
         every, steps = self._config.checkpoint.every, self._config.optim.steps
-        if self._at.step >= steps:
-            self._say(f"nothing to do: step {self._at.step} of {steps} is done")
+        if self._step >= steps:
+            self._say(f"nothing to do: step {self._step} of {steps} is done")
         with harness.phase("step"):
-            while self._at.step < steps:
+            while self._step < steps:
                 done = self._one_step()
                 self._say(self._line(done))
                 history.append(done)
                 harness.progress(
                     done.step,
                     loss=done.loss,
-                    tokens=self._at.position * self._config.model.seq_len,
+                    tokens=self._position * self._config.model.seq_len,
                     total_steps=steps,
                 )
                 if done.step == steps or (every and done.step % every == 0):
                     self._save()
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
         return history
+
+
+def checkpointer(config: Config, world: DeviceMesh | None = None) -> harness.Checkpointer:
+    """The checkpoints of this training."""
+    chosen = config.checkpoint
+    return harness.Checkpointer(chosen.dir, keep=chosen.keep, sync=chosen.sync, mesh=world)
+
+
+def check_folder(config: Config) -> None:
+    """Make the folder of checkpoints; refuse what loading or saving would trip over.
+
+    Raises ConfigError.
+    """
+    if not config.checkpoint.dir:
+        return
+    root = Path(config.checkpoint.dir)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--checkpoint-dir {root}: {error.strerror}") from None
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise ConfigError(f"--checkpoint-dir {root}: not writable")
+    before = next((f for f in checkpointer(config).present() if f.manifest is not None), None)
+    if before is None or before.manifest is None:
+        return
+    shape = before.manifest.values.get("shape", {})
+    for name, value in asdict(config.model).items():
+        if shape.get(name) != value:
+            raise ConfigError(
+                f"--checkpoint-dir {root}: step {before.step} was saved with {name} "
+                f"{shape.get(name)}, this run has {value}; use that or another folder"
+            )
 
 
 def preflight(config: Config, place: Place) -> Start:
     """Everything that can be refused before a process group exists (ConfigError)."""
     sizes = layout(config, place.world_size)
-    from harness.trainer import data, manifest, mesh
+    from harness.trainer import data, mesh
 
     batches = data.Batches(
         data.corpus(config.data.path),
@@ -177,7 +214,7 @@ def preflight(config: Config, place: Place) -> Start:
         global_batch=config.data.global_batch,
         seed=config.run.seed,
     )
-    manifest.preflight(config)
+    check_folder(config)
     device = mesh.choose_device(config.run.device, place)
     return Start(config=config, place=place, sizes=sizes, device=device, batches=batches)
 

@@ -11,6 +11,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("harness.cli.logs", "Show what ranks printed, equal lines folded."),
     "report": ("harness.cli.report", "Tell what happened in a run, and why."),
     "analyze": ("harness.cli.analyze", "Name the rank that a hang began with, from its dumps."),
+    "ckpt": ("harness.cli.ckpt", "List, verify and prune a folder of checkpoints."),
     "explain": ("harness.cli.explain", "Explain a verdict."),
     "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),
     "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),

@@ -37,8 +37,8 @@ def save_failed(attempt: AttemptState) -> list[Finding]:
         Finding(
             verdict="checkpoint_save_failed",
             ranks=ranks,
-            cause=f"torch.save of {_name(first)} failed on {ranks_name(ranks)}: {first.error}",
-            reason=f"the call raised, and the program goes on without that checkpoint; {durable}",
+            cause=f"the save of {_name(first)} failed on {ranks_name(ranks)}: {first.error}",
+            reason=f"the program goes on without that checkpoint; {durable}",
             confidence="proven",
             onset_ns=attempt.ranks[ranks[0]].advanced_ns,
             evidence=_refs(attempt, ranks, "save_failed", "could not save a checkpoint"),

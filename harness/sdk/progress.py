@@ -71,3 +71,10 @@ def checkpoint_loaded(step: int, path: str | os.PathLike[str]) -> None:
     guest = current()
     if guest is not None:
         guest.link.say("CheckpointLoaded", step=int(step), path=os.fspath(path))
+
+
+def checkpoint_failed(step: int, path: str | os.PathLike[str], why: str) -> None:
+    """Say that nothing was saved at `step`, in words; training goes on without it."""
+    guest = current()
+    if guest is not None:
+        guest.link.say("CheckpointFailed", step=int(step), path=os.fspath(path), why=str(why))

@@ -11,9 +11,8 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.checkpoints import CheckpointMark
 from harness.sightings import Pulse
-from harness.state import booking
+from harness.state import booking, files
 from harness.state.reading import arrivals_read, vitals_read
 from harness.state.sampling import take_samples
 from harness.state.words import (
@@ -28,7 +27,6 @@ from harness.state.words import (
 )
 
 _SURVEY_NS = 200_000_000
-_MOST_FILES = 8
 
 
 def fold(state: RunState, record: e.Record) -> RunState:
@@ -123,6 +121,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.CheckpointLoaded()
             | e.CheckpointFile()
             | e.FilesSetAside()
+            | e.CheckpointFailed()
             | e.FactsLost()
             | e.PulsesRead()
             | e.ArrivalsRead()
@@ -176,7 +175,7 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.GroupCreated():
             state.groups[f"{event.pg}@{event.rank}"] = event
         case e.CheckpointSaved():
-            _checkpoint_saved(state, event)
+            files.saved(state, event)
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
                 booking.saved(state.attempts[stamp.attempt], rank, event.seconds, stamp.wall_ns)
@@ -186,12 +185,10 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 attempt.resumed_step = event.step
                 if (rank := attempt.ranks.get(event.rank)) is not None:
                     booking.loaded(attempt, rank, event.seconds, stamp.wall_ns)
-        case e.CheckpointFile():
-            _checkpoint_file(state, stamp, event)
-        case e.FilesSetAside():
-            attempt = _attempt(state, event.attempt)
+        case e.CheckpointFile() | e.CheckpointFailed() | e.FilesSetAside():
+            attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
-                attempt.set_aside[event.node_rank] = event
+                files.note(attempt, stamp, event)
         case e.EvidenceTaken():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -340,28 +337,6 @@ def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> No
     attempt.gone.add(event.rank)
     if not event.ordered and event.exit_code != 0:
         _trouble(state, stamp, event.exited_ns, event.rank)
-
-
-def _checkpoint_saved(state: RunState, event: e.CheckpointSaved) -> None:
-    mark = state.checkpoints.get(event.step)
-    saved_by = frozenset() if mark is None or mark.path != event.path else mark.saved_by
-    seconds = event.seconds if mark is None else max(mark.seconds, event.seconds)
-    state.checkpoints[event.step] = CheckpointMark(
-        step=event.step, path=event.path, saved_by=saved_by | {event.rank}, seconds=seconds
-    )
-
-
-def _checkpoint_file(state: RunState, stamp: e.Stamp, event: e.CheckpointFile) -> None:
-    attempt = _attempt(state, stamp.attempt)
-    rank = _rank(state, stamp.attempt, event.rank)
-    if attempt is None or rank is None:
-        return
-    done = attempt.files.setdefault(event.rank, [])
-    done.append(event)
-    del done[:-_MOST_FILES]
-    rank.refs[event.what] = (stamp.source, stamp.seq)
-    if event.what == "loaded" and event.rank not in attempt.loaded:
-        attempt.loaded[event.rank] = (event, rank.collectives)
 
 
 def _workers_stopped(state: RunState, stamp: e.Stamp, event: e.WorkersStopped) -> None:

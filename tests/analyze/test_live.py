@@ -162,8 +162,20 @@ def test_a_member_that_does_not_make_its_group() -> None:
     begun = group("1", 0, 1, 2, done=False)
     ranks = {0: making(0, begun), 1: making(1), 2: making(2, begun), 3: making(3)}
     (verdict,) = judge(Waits(world_size=4, ranks=ranks))
-    assert (verdict.verdict, verdict.first_failing) == ("group_mismatch", (1,))
+    assert (verdict.verdict, verdict.first_failing) == ("rank_stuck_outside_collective", (1,))
     assert verdict.innocent == (3,)
+
+
+def test_a_member_that_stands_in_something_else() -> None:
+    """Rank 1 has left the group out and waits for all in a collective."""
+    begun = group("1", 0, 1, 2, done=False)
+    elsewhere = EvidenceTaken(
+        collection=1, rank=1, process=process("S"), groups=(WORLD,),
+        collectives=entries(4, waits=True),
+    )  # fmt: skip
+    ranks = {0: making(0, begun), 1: rank_wait(elsewhere), 2: making(2, begun), 3: making(3)}
+    (verdict,) = judge(Waits(world_size=4, ranks=ranks))
+    assert (verdict.verdict, verdict.first_failing) == ("group_mismatch", (1,))
 
 
 def test_one_name_for_two_groups() -> None:

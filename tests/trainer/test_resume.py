@@ -22,6 +22,7 @@ def exact(steps: list[dict[str, Any]] | None) -> list[tuple[int, float, float]]:
 def kill_and_resume(launch: Launch, tmp_path: Path, ranks: int, *flags: str) -> None:
     def run(name: str, kill: tuple[int, int] | None = None) -> Any:
         folder = ("--checkpoint-dir", str(tmp_path / name), "--checkpoint-every", "2")
+        folder += ("--checkpoint-sync",) if kill else ()
         return launch(ranks, *flags, *folder, kill=kill)
 
     undisturbed = run("a")
@@ -56,6 +57,7 @@ def test_8_ranks_3d(launch: Launch, tmp_path: Path, shard: str) -> None:
 
 def test_another_layout_continues_the_same_curve(launch: Launch, tmp_path: Path) -> None:
     folder = ("--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "2")
+    folder += ("--checkpoint-sync",)
     whole = exact(launch(1).steps[0])
     first = launch(2, *folder, "--dp-shard", "2", kill=(0, 3))
     assert "checkpoint" in first.out[0]

@@ -20,7 +20,8 @@ import torch._dynamo  # noqa: F401  any optimizer step imports it
 from torch.distributed import TCPStore
 
 import harness
-from harness.trainer import checkpoint, mesh, parallelize, pipeline  # noqa: F401  (preloaded)
+from harness.sdk.checkpoint import checkpointer  # noqa: F401  (preloaded)
+from harness.trainer import mesh, parallelize, pipeline  # noqa: F401  (preloaded)
 from harness.trainer import train as trainer
 from harness.trainer.flags import parse
 

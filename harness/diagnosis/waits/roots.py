@@ -8,6 +8,7 @@ from harness.diagnosis.waits import stuck
 from harness.diagnosis.waits.compare import strange_step
 from harness.diagnosis.waits.disagree import group_mismatch, mismatch
 from harness.diagnosis.waits.graph import Op, WaitGraph, edges
+from harness.diagnosis.waits.record import RankWait
 from harness.diagnosis.waits.root import Root, what, where_of
 from harness.diagnosis.waits.scc import components
 from harness.diagnosis.waits.shifted import shifted
@@ -160,7 +161,7 @@ def _outside(graph: WaitGraph, rank: int, asked: Sequence[Op]) -> Root:
     op = min(asked, key=lambda op: (-len(op.waiters), op.onset_ns, op.seq))
     wait = graph.waits.ranks.get(rank)
     lacks = f"{ranks_name(op.waiters)} wait{'s' if len(op.waiters) == 1 else ''}"
-    if op.creation and not _everybody(graph, op) and not (wait and (wait.frozen or wait.ended)):
+    if op.creation and not _everybody(graph, op) and not _seen(wait):
         return Root(
             verdict="group_mismatch", ranks=(rank,),
             cause=f"{lacks} in new_group for rank {rank}, a member that does not make the group",
@@ -190,6 +191,11 @@ def _outside(graph: WaitGraph, rank: int, asked: Sequence[Op]) -> Root:
         op=op,
         where=wait.doing,
     )
+
+
+def _seen(wait: RankWait | None) -> bool:
+    """Whether it shows what it does instead: it may still come, or never."""
+    return wait is not None and (wait.frozen or bool(wait.ended) or wait.doing is not None)
 
 
 def _everybody(graph: WaitGraph, op: Op) -> bool:
