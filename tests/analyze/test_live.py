@@ -169,11 +169,15 @@ def test_a_member_that_does_not_make_its_group() -> None:
 def test_a_member_that_stands_in_something_else() -> None:
     """Rank 1 has left the group out and waits for all in a collective."""
     begun = group("1", 0, 1, 2, done=False)
-    elsewhere = EvidenceTaken(
-        collection=1, rank=1, process=process("S"), groups=(WORLD,),
-        collectives=entries(4, waits=True),
-    )  # fmt: skip
-    ranks = {0: making(0, begun), 1: rank_wait(elsewhere), 2: making(2, begun), 3: making(3)}
+
+    def elsewhere(rank: int) -> RankWait:
+        seen = EvidenceTaken(
+            collection=1, rank=rank, process=process("S"), groups=(WORLD,),
+            collectives=entries(4, waits=True),
+        )  # fmt: skip
+        return rank_wait(seen)
+
+    ranks = {0: making(0, begun), 1: elsewhere(1), 2: making(2, begun), 3: elsewhere(3)}
     (verdict,) = judge(Waits(world_size=4, ranks=ranks))
     assert (verdict.verdict, verdict.first_failing) == ("group_mismatch", (1,))
 
