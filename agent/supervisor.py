@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -29,6 +30,8 @@ from harness.errors import ExitCode, HarnessError, NodeFailure, PlatformError
 from harness.sightings import ExceptionInHand
 
 _SIGN_OF_LIFE_SECONDS = 1.0
+_ARRIVED_SECONDS = 0.002
+"""After which all that a rank has written to its page before can be read here."""
 _EVIDENCE_SHARE = 0.8
 """Of the controller's budget; the rest is for the way there."""
 _FACTS: dict[str, Any] = {
@@ -156,6 +159,8 @@ class Agent:
             case o.StopWorkers():
                 self._stop_asked.set()
                 self._in_background(self._stop_workers(order))
+            case o.StopAtStep():
+                self._in_background(self._stop_at_step(order))
             case o.InjectFault():
                 self._inject(order)
             case o.Notify():
@@ -349,6 +354,28 @@ class Agent:
             order.attempt, e.WorkersStopped(node_rank=self._node_rank, attempt=order.attempt)
         )
 
+    async def _stop_at_step(self, order: o.StopAtStep) -> None:
+        await self._launched()
+        alive = [w for w in self._workers.values() if w.alive and w.attempt == order.attempt]
+        if order.agreed:
+            for worker in alive:
+                worker.page.agree_to_stop(order.step)
+            return
+        for worker in alive:
+            worker.page.propose_stop(order.step)
+        await asyncio.sleep(_ARRIVED_SECONDS)
+        alive = [worker for worker in alive if worker.alive]
+        self._link.report(
+            order.attempt,
+            e.StopStepTaken(
+                node_rank=self._node_rank,
+                attempt=order.attempt,
+                step=order.step,
+                furthest=max((worker.page.asked_stop() for worker in alive), default=-1),
+                missed=any(worker.page.missed_stop() for worker in alive),
+            ),
+        )
+
     async def _stop(self, grace: float) -> None:
         if self._stopper is not None and grace == 0:
             self._stopper.hurry()
@@ -438,11 +465,14 @@ class Agent:
     # --- the launcher's signals ----------------------------------------------------------------
 
     async def ask_to_stop(self, number: int, name: str) -> None:
-        """The launcher has got a signal: ask the controller to stop the run."""
+        """The launcher has got a signal: ask the controller to preempt or to stop the run."""
+        command: o.Command = o.StopRun(why=f"{name} received", signal=number)
+        if number == signal.SIGTERM:
+            command = o.Preempt(why=f"{name} received")
+        elif number == signal.SIGHUP:  # also what the launcher makes of a second SIGTERM
+            command = o.StopRun(why="the launcher was told to stop", signal=signal.SIGTERM)
         try:
-            accepted, why = await self._link.command(
-                o.StopRun(why=f"{name} received", signal=number), "launcher"
-            )
+            accepted, why = await self._link.command(command, "launcher")
             if not accepted:
                 self._console.notice(f"harness: {name}: not stopping: {why}")
         except HarnessError as error:

@@ -9,14 +9,16 @@ What a training script may say to it; all of it does nothing outside of `harness
         ...
     harness.checkpoint_saved(step, path, seconds)
     harness.checkpoint_loaded(step, path)
+    if harness.should_stop(step):       # the run is preempted: save and leave
+        ...
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.sdk import checkpoint_loaded, checkpoint_saved, phase, progress
+    from harness.sdk import checkpoint_loaded, checkpoint_saved, phase, progress, should_stop
 
-__all__ = ["checkpoint_loaded", "checkpoint_saved", "phase", "progress"]
+__all__ = ["checkpoint_loaded", "checkpoint_saved", "phase", "progress", "should_stop"]
 
 
 def __getattr__(name: str) -> Any:

@@ -44,6 +44,7 @@ class Job:
     policy: Policy = dataclasses.field(default_factory=Policy)
     chaos_allowed: bool = False
     zygote: bool = True
+    preempt_signal: str = "TERM"
     controller: str = "127.0.0.1:0"
     token: str = ""
     run_id: str = "none"

@@ -221,6 +221,21 @@ class CheckpointLoaded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopStepTaken:
+    """The node's ranks have been told that they may have to stop at `step`.
+
+    `furthest` is the last step at which one of them asked whether to stop; `missed`: one had asked
+    at `step` or a later one before it was told.
+    """
+
+    node_rank: int
+    attempt: int
+    step: int
+    furthest: int
+    missed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FactsLost:
     """The worker had more to say than its link could carry."""
 
@@ -249,6 +264,8 @@ class Pulse:
     collectives: int = 0
     """Collectives and point-to-point operations begun, over all groups: progress of a script
     without an optimizer too. Read four times a second."""
+    asked_stop: int = -1
+    """Last step at which the script asked whether to stop; -1: it never did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +418,7 @@ Event = (
     | GroupCreated
     | CheckpointSaved
     | CheckpointLoaded
+    | StopStepTaken
     | FactsLost
     | PulsesRead
     | EvidenceTaken

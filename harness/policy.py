@@ -21,6 +21,8 @@ class Policy:
     """Longest wait beyond `stop_grace` for a node to say that its workers are gone."""
     stop_grace: float = 2.0
     """From SIGTERM to SIGKILL when workers are stopped."""
+    preempt_grace: float = 30.0
+    """From the wish to preempt a run until its workers are stopped, saved or not."""
     rendezvous_timeout: float = 600.0
     """Longest wait for all nodes to join."""
     controller_timeout: float = 60.0

@@ -76,6 +76,12 @@ _POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
         1,
         "longest wait beyond --stop-grace for a node to be empty, seconds",
     ),
+    "preempt_grace": (
+        "Fault tolerance",
+        True,
+        0,
+        "seconds that a preempted run has to save and stop",
+    ),
     "rendezvous_timeout": ("Several nodes", True, 1, "longest wait for all nodes, seconds"),
     "controller_timeout": (
         "Fault tolerance",
@@ -307,6 +313,14 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="SECONDS",
     ),
     Setting(
+        name="preempt_signal",
+        kind="text",
+        default="TERM",
+        group="Fault tolerance",
+        choices=("TERM", "USR1", "USR2"),
+        help="a signal that preempts the run, besides SIGTERM",
+    ),
+    Setting(
         name="chaos_allowed",
         kind="flag",
         default=False,
@@ -408,7 +422,7 @@ REFUSED: Mapping[str, str] = {
     "virtual_local_rank": "use LOCAL_RANK, or set CUDA_VISIBLE_DEVICES in the script",
     "logs_specs": "logs of all ranks are kept whole under the run directory",
     "event_log_handler": "every event is in the run's journal.jsonl",
-    "signals_to_handle": "SIGINT, SIGTERM and SIGHUP stop the run",
+    "signals_to_handle": "SIGINT and SIGHUP stop the run, SIGTERM and --preempt-signal preempt it",
     "duplicate_stdout_filters": "use `harness logs --grep` on the whole logs",
     "duplicate_stderr_filters": "use `harness logs --grep` on the whole logs",
 }

@@ -44,6 +44,7 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         policy=_policy(config),
         chaos_allowed=config.flag("chaos_allowed"),
         zygote=config.flag("zygote"),
+        preempt_signal=config.text("preempt_signal"),
         controller=placement.bind if placement.head else placement.endpoint,
         token=token,
         run_id=config.text("rdzv_id"),

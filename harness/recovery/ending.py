@@ -100,6 +100,13 @@ def fail(state: RunState, exit_code: ExitCode, what: str, help: str) -> list[Dec
     ]
 
 
+def stop_asked(state: RunState) -> o.StopRun | None:
+    """The wish to end a run that has no workers: to stop or to preempt it."""
+    if state.stop is None and state.preempt is not None:
+        return o.StopRun(why=state.preempt.why, signal=15)
+    return state.stop
+
+
 def end_stopped(state: RunState, stop: o.StopRun) -> list[Decision]:
     """The run was asked to stop: 128 + n for signal n, as shells say it, 143 for a plain wish."""
     code = 128 + stop.signal if stop.signal else int(ExitCode.TERMINATED)

@@ -15,6 +15,7 @@ from harness.recovery.ending import (
     fail,
     next_id,
     show_card,
+    stop_asked,
 )
 from harness.recovery.remedy import choose
 from harness.state import AttemptState, RunState
@@ -31,8 +32,9 @@ def stored_by_ns(state: RunState, run: e.RunStarted) -> int:
 
 def gather(state: RunState, run: e.RunStarted, now_ns: int) -> list[Decision]:
     """Wait for all nodes, then have the store hosted."""
-    if state.stop is not None:
-        return end_stopped(state, state.stop)
+    stop = stop_asked(state)
+    if stop is not None:
+        return end_stopped(state, stop)
     missing = [node for node in range(run.nnodes) if not connected(state, node)]
     if not missing:
         return [host_store(state, run)]
@@ -62,8 +64,9 @@ def host_store(state: RunState, run: e.RunStarted) -> e.OrderGiven:
 
 def await_store(state: RunState, run: e.RunStarted, now_ns: int) -> list[Decision]:
     """Wait for the store of the attempt to come, then begin the attempt."""
-    if state.stop is not None:
-        return end_stopped(state, state.stop)
+    stop = stop_asked(state)
+    if stop is not None:
+        return end_stopped(state, stop)
     gone = [node for node in range(run.nnodes) if not connected(state, node)]
     if gone:
         return fail(

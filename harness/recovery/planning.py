@@ -27,6 +27,7 @@ from harness.recovery.launching import (
     start_workers,
     stored_by_ns,
 )
+from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns, stop_wanted
 from harness.recovery.remedy import incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.watching import watch, watch_by_ns
@@ -72,6 +73,10 @@ def accept(state: RunState, command: o.Command) -> tuple[bool, str]:
             if state.stop is not None:
                 return True, "the run is being stopped already"
             return True, "the run is being stopped"
+        case o.Preempt():
+            if state.stop is not None:
+                return True, "the run is being stopped already"
+            return True, "the run is preempted"
         case o.Inject(fault=fault):
             return _accept_fault(state, state.run, fault.rank, fault.kind)
         case o.ShowStacks():
@@ -102,8 +107,11 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
     if asks:
         return asks
     incident = _decisive_incident(state, attempt)
-    if state.stop is not None or incident is not None:
-        return _wind_down(state, attempt, incident, now_ns)
+    stop = stop_wanted(state, attempt, _reachable(attempt), now_ns)
+    if stop is not None or incident is not None:
+        return _wind_down(state, attempt, stop, incident, now_ns)
+    if state.preempt is not None:
+        return preempt(state, attempt, _reachable(attempt), now_ns)
     if attempt.trouble_ns and _unjudged(state, attempt):
         return _judge(state, attempt, now_ns)
     starts = start_workers(state, attempt)
@@ -193,19 +201,23 @@ def _trouble_text(attempt: AttemptState) -> str:
 
 
 def _wind_down(
-    state: RunState, attempt: AttemptState, incident: Incident | None, now_ns: int
+    state: RunState,
+    attempt: AttemptState,
+    stop: o.StopRun | None,
+    incident: Incident | None,
+    now_ns: int,
 ) -> list[Decision]:
     """Stop what is left of the attempt, then go on or end."""
     assert state.run is not None
     tell = [] if incident is None else show_card(state, incident)
-    stops = _stop_workers(state, attempt, incident)
+    stops = _stop_workers(state, attempt, stop, incident)
     if tell or stops:
         return [*tell, *stops]
     late = sorted(_reachable(attempt) - attempt.stopped_nodes)
     if late and now_ns < _stopped_by_ns(state, attempt):
         return []
-    if state.stop is not None:
-        return end_stopped(state, state.stop)
+    if stop is not None:
+        return end_preempted(state, attempt) or end_stopped(state, stop)
     assert incident is not None
     if late:
         return fail(
@@ -232,17 +244,17 @@ def _wind_down(
 
 
 def _stop_workers(
-    state: RunState, attempt: AttemptState, incident: Incident | None
+    state: RunState, attempt: AttemptState, stop: o.StopRun | None, incident: Incident | None
 ) -> list[Decision]:
     assert state.run is not None
-    if state.stop is not None:
-        why = state.stop.why
+    if stop is not None:
+        why = stop.why
     else:
         assert incident is not None
         why = f"incident {incident.id}: {incident.verdict.verdict}"
-    stop = o.StopWorkers(attempt=attempt.index, grace=state.run.policy.stop_grace, why=why)
+    order = o.StopWorkers(attempt=attempt.index, grace=state.run.policy.stop_grace, why=why)
     unstopped = _reachable(attempt) - attempt.stop_ordered
-    return [e.OrderGiven(node_rank=node, order=stop) for node in sorted(unstopped)]
+    return [e.OrderGiven(node_rank=node, order=order) for node in sorted(unstopped)]
 
 
 def _reachable(attempt: AttemptState) -> set[int]:
@@ -290,6 +302,8 @@ def _stage_deadlines(state: RunState, run: e.RunStarted) -> list[int]:
             return [gathered_by_ns(state, run)]
         case "storing":
             return [stored_by_ns(state, run)]
+        case "running" if attempt is not None and state.preempt is not None:
+            return preempted_by_ns(state, attempt)
         case "running" | "judging" if attempt is not None and attempt.trouble_ns:
             collection = _open_collection(state, attempt)
             evidence = [] if collection is None else [_evidence_by_ns(state, collection)]

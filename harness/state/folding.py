@@ -21,6 +21,7 @@ from harness.state.words import (
     StackRequest,
     Stage,
     Stall,
+    StopAt,
 )
 
 _SURVEY_NS = 200_000_000
@@ -108,6 +109,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.GroupCreated()
             | e.CheckpointSaved()
             | e.CheckpointLoaded()
+            | e.StopStepTaken()
             | e.FactsLost()
             | e.PulsesRead()
             | e.EvidenceTaken()
@@ -150,11 +152,15 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.GroupCreated():
             state.groups[f"{event.pg}@{event.rank}"] = event
         case e.CheckpointSaved():
-            _checkpoint_saved(state, event)
+            _checkpoint_saved(state, stamp, event)
         case e.CheckpointLoaded():
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
                 attempt.resumed_step = event.step
+        case e.StopStepTaken():
+            attempt = _attempt(state, event.attempt)
+            if attempt is not None and (at := attempt.stop_at) and at.step == event.step:
+                at.answers[event.node_rank] = event
         case e.EvidenceTaken():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -233,6 +239,9 @@ def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> No
     match event.command:
         case o.StopRun():
             state.stop = state.stop or event.command
+        case o.Preempt():
+            if state.preempt is None:
+                state.preempt, state.preempt_ns = event.command, stamp.wall_ns
         case o.Inject():
             state.injects.append(event.command)
         case o.ShowStacks():
@@ -288,6 +297,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: e.Pulse) -> None:
     rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
     rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps
     rank.heartbeat_ns, rank.collectives = pulse.heartbeat_ns, pulse.collectives
+    rank.asked_stop = max(rank.asked_stop, pulse.asked_stop)
 
 
 def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> None:
@@ -303,13 +313,34 @@ def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> No
         _trouble(state, stamp, event.exited_ns, event.rank)
 
 
-def _checkpoint_saved(state: RunState, event: e.CheckpointSaved) -> None:
+def _checkpoint_saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
+    attempt = _attempt(state, stamp.attempt)
     mark = state.checkpoints.get(event.step)
-    saved_by = frozenset() if mark is None or mark.path != event.path else mark.saved_by
-    seconds = event.seconds if mark is None else max(mark.seconds, event.seconds)
+    if mark is not None and mark.path != event.path:
+        mark = None
+    # Counted against the ranks of the attempt that saves: the next one may have others.
+    again = mark is not None and mark.attempt == stamp.attempt
+    saved_by = mark.saved_by | {event.rank} if mark and again else frozenset({event.rank})
+    whole = attempt is not None and len(saved_by) >= attempt.world_size
+    known_ns = 0 if mark is None else mark.whole_ns
     state.checkpoints[event.step] = CheckpointMark(
-        step=event.step, path=event.path, saved_by=saved_by | {event.rank}, seconds=seconds
+        step=event.step,
+        path=event.path,
+        saved_by=saved_by,
+        seconds=event.seconds if mark is None else max(mark.seconds, event.seconds),
+        attempt=stamp.attempt,
+        whole_ns=known_ns or (state.last_ns if whole else 0),
     )
+
+
+def _stop_at(state: RunState, node_rank: int, order: o.StopAtStep) -> None:
+    attempt = _attempt(state, order.attempt)
+    if attempt is None:
+        return
+    at = attempt.stop_at
+    if at is None or at.step != order.step:
+        at = attempt.stop_at = StopAt(step=order.step, tries=0 if at is None else at.tries + 1)
+    (at.agreed if order.agreed else at.told).add(node_rank)
 
 
 def _workers_stopped(state: RunState, stamp: e.Stamp, event: e.WorkersStopped) -> None:
@@ -333,12 +364,15 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
                 attempt.start_ordered.add(event.node_rank)
         case o.CollectEvidence():
             _collect(state, stamp, event.node_rank, event.order)
-        case o.StopWorkers(attempt=index):
+        case o.StopWorkers(attempt=index, why=why):
             attempt = _attempt(state, index)
             if attempt is not None:
+                attempt.stop_why = attempt.stop_why or why
                 attempt.stop_ordered.add(event.node_rank)
                 attempt.stop_ordered_ns = attempt.stop_ordered_ns or stamp.wall_ns
             _enter(state, stamp, "stopping")
+        case o.StopAtStep():
+            _stop_at(state, event.node_rank, event.order)
         case o.InjectFault():
             state.injects_ordered += 1
         case o.TakeStacks(request=name):

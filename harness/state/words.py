@@ -34,6 +34,8 @@ class RankState:
     heartbeat_ns: int = 0
     collectives: int = 0
     """Collectives and point-to-point operations it has begun."""
+    asked_stop: int = -1
+    """Last step at which its script asked whether to stop; -1: it never did."""
     advanced_ns: int = 0
     """When it was last seen to have made progress: step, phase or operations; its start counts."""
     started_ns: int = 0
@@ -72,6 +74,20 @@ class Stall:
 
 
 @dataclass(slots=True)
+class StopAt:
+    """A step at which all ranks are to stop."""
+
+    step: int
+    tries: int = 0
+    """Steps proposed before."""
+    told: set[int] = field(default_factory=set)
+    """Nodes that were told of it."""
+    answers: dict[int, e.StopStepTaken] = field(default_factory=dict)
+    agreed: set[int] = field(default_factory=set)
+    """Nodes that were told that it stays."""
+
+
+@dataclass(slots=True)
 class AttemptState:
     """One launch of all workers. Times are wall-clock nanoseconds; 0: not yet."""
 
@@ -103,6 +119,7 @@ class AttemptState:
     stop_ordered: set[int] = field(default_factory=set)
     stop_ordered_ns: int = 0
     """When the first node was told to stop its workers."""
+    stop_why: str = ""
     stopped_ns: int = 0
     """When no worker of it was left."""
     resumed_step: int | None = None
@@ -111,6 +128,8 @@ class AttemptState:
     pace: Pace = field(default_factory=Pace)
     begun: bool = False
     """A rank has begun an operation, or made a step."""
+    stop_at: "StopAt | None" = None
+    """Where its ranks were last told to stop."""
     stillest_ns: int = 0
     """No living rank has gone without progress since before this time."""
     surveyed_ns: int = 0
@@ -204,6 +223,10 @@ class RunState:
     commands: list[e.CommandTaken] = field(default_factory=list)
     stop: o.StopRun | None = None
     """The first accepted request to stop."""
+    preempt: o.Preempt | None = None
+    """The first accepted request to save and stop."""
+    preempt_ns: int = 0
+    """When it came."""
     orders: dict[int, list[o.Order]] = field(default_factory=dict)
     """Orders given so far, by node, in order."""
     injects: list[o.Inject] = field(default_factory=list)
@@ -226,8 +249,5 @@ class RunState:
     @property
     def newest_restore_point(self) -> CheckpointMark | None:
         """The newest checkpoint that every rank of the run has saved."""
-        attempt = self.attempt
-        if attempt is None:
-            return None
-        whole = [c for c in self.checkpoints.values() if len(c.saved_by) >= attempt.world_size]
+        whole = [mark for mark in self.checkpoints.values() if mark.whole_ns]
         return max(whole, key=lambda mark: mark.step, default=None)

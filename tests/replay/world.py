@@ -50,6 +50,10 @@ class World:
     evidence: Callable[[int], dict[str, Any]] = lambda rank: {}
     """Extra fields of a rank's EvidenceTaken."""
     judged_before: int = 0
+    heeds: bool = False
+    """Whether the script asks after each step whether to stop."""
+    missed: int = 0
+    """Proposed steps that ranks will have passed already."""
 
     def __post_init__(self) -> None:
         self.say(
@@ -172,6 +176,8 @@ class World:
                 self._collect(node, order)
             case o.StopWorkers():
                 self._stop(node, order)
+            case o.StopAtStep(agreed=False):
+                self._take_stop_step(node, order)
             case _:
                 pass
 
@@ -188,6 +194,21 @@ class World:
             self.say(replace(taken, **self.evidence(rank)), node)
         self.say(
             e.EvidenceComplete(collection=order.collection, node_rank=node, seconds=0.05), node
+        )
+
+    def _take_stop_step(self, node: int, order: o.StopAtStep) -> None:
+        ranks = self.state.attempts[order.attempt].ranks.values()
+        furthest = max((r.asked_stop for r in ranks if r.node_rank == node), default=-1)
+        missed, self.missed = self.missed > 0, max(0, self.missed - 1)
+        self.say(
+            e.StopStepTaken(
+                node_rank=node,
+                attempt=order.attempt,
+                step=order.step,
+                furthest=order.step + 5 if missed else furthest,
+                missed=missed,
+            ),
+            node,
         )
 
     def _stop(self, node: int, order: o.StopWorkers) -> None:
@@ -224,6 +245,7 @@ class World:
                     step_ns=self.now_ns,
                     loss=4.0 / (1 + step),
                     total_steps=100,
+                    asked_stop=step if self.heeds else -1,
                 )
                 for rank in mine
             )
