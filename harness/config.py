@@ -37,6 +37,10 @@ class Job:
     python: str
     python_flags: tuple[str, ...] = ()
     nnodes: int = 1
+    min_nodes: int = 0
+    """Least nodes to go on with; 0: all of them, and none is waited for in place of a lost one."""
+    spares: int = 0
+    grow: bool = True
     node_rank: int = 0
     nproc_per_node: int = 1
     master_addr: str = "127.0.0.1"

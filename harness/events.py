@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from harness.collectives import Collective, GroupCreation, PointToPoint
 from harness.faults import Fault
 from harness.incidents import Incident, Outcome, Where
+from harness.membership import NodesAwaited as NodesAwaited  # noqa: PLC0414 - all events are here
+from harness.membership import Regrouping as Regrouping  # noqa: PLC0414
 from harness.orders import Command, Order
 from harness.policy import Policy
 from harness.sightings import (
@@ -42,6 +44,12 @@ class RunStarted:
     master_addr: str = "127.0.0.1"
     run_dir: str = ""
     """As the user would type it; empty in journals that did not say."""
+    min_nodes: int = 0
+    """Least nodes to go on with; 0: all `nnodes`, and none is waited for in place of a lost one."""
+    spares: int = 0
+    """Nodes that may join beyond `nnodes` and wait."""
+    grow: bool = True
+    """Whether the run is stopped for nodes that join later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,6 +416,8 @@ Event = (
     | StoreReady
     | StoreFailed
     | AttemptStarted
+    | NodesAwaited
+    | Regrouping
     | WorkersStopped
     | RunEnded
     | WorkerStarted

@@ -105,9 +105,11 @@ class Launcher:
         return self._watch(self.agent)
 
     def _size(self) -> str:
-        ranks, nodes = self.job.nproc_per_node * self.job.nnodes, self.job.nnodes
-        if nodes == 1:
+        ranks, nodes = self.job.nproc_per_node * self.job.nnodes, str(self.job.nnodes)
+        if self.job.nnodes == 1:
             return "1 rank" if ranks == 1 else f"{ranks} ranks"
+        if self.job.min_nodes not in (0, self.job.nnodes):
+            nodes = f"{self.job.min_nodes} to {nodes}"
         # Nodes may differ in size; only this one's is known before they join.
         return f"{nodes} nodes, {self.job.nproc_per_node} ranks on this one"
 

@@ -30,6 +30,9 @@ class Placement:
     host: str
     port: int
     store_port: int
+    min_nodes: int = 0
+    """Least nodes to go on with, where a range was given; else 0."""
+    spares: int = 0
     claim: socket.socket | None = None
 
     @property
@@ -50,11 +53,18 @@ class Placement:
 
 def place(config: Config) -> Placement:
     """This node's placement. Raises UsageError when the settings contradict each other."""
-    nnodes = _nnodes(config)
+    min_nodes, nnodes = _nnodes(config)
+    spares = config.integer("spares") or 0
     node_rank = config.integer("node_rank")
-    if node_rank is not None and node_rank >= nnodes:
+    if node_rank is not None and node_rank >= nnodes + spares:
         raise UsageError(
-            f"{config.origin('node_rank')}: node {node_rank} of {nnodes}; nodes count from 0"
+            f"{config.origin('node_rank')}: node {node_rank} of {nnodes + spares};"
+            " nodes count from 0"
+        )
+    if spares and nnodes == 1:
+        raise UsageError(
+            "--spares: a run of one node has none to lose but the one that holds the controller",
+            help="ask for more with --nnodes, or leave out --spares",
         )
     if config.flag("standalone"):
         if nnodes > 1:
@@ -87,6 +97,8 @@ def place(config: Config) -> Placement:
         host=host,
         port=port,
         store_port=store_port,
+        min_nodes=min_nodes,
+        spares=spares,
         claim=claim,
     )
 
@@ -96,21 +108,22 @@ def _single(host: str, port: int, *, store_port: int) -> Placement:
     return Placement(nnodes=1, node_rank=0, head=True, host=local, port=port, store_port=store_port)
 
 
-def _nnodes(config: Config) -> int:
+def _nnodes(config: Config) -> tuple[int, int]:
+    """Least and most nodes; the least is 0 where a single number was given."""
     origin, text = config.origin("nnodes"), config.text("nnodes")
-    least, _, most = text.partition(":")
+    least, colon, most = text.partition(":")
     try:
         lower, upper = int(least), int(most or least)
     except ValueError:
         raise UsageError(f"{_name('nnodes', origin)}: {text!r} is not a number of nodes") from None
-    if lower != upper:
+    if lower > upper:
         raise UsageError(
-            f"{_name('nnodes', origin)}: a range of nodes ({text}) is not supported",
-            help=f"give one number, for example --nnodes {max(upper, 1)}",
+            f"{_name('nnodes', origin)}: {text} is no range of nodes",
+            help=f"give the least first: --nnodes {upper}:{lower}",
         )
     if lower < 1:
         raise UsageError(f"{_name('nnodes', origin)}: there must be at least one node, not {lower}")
-    return lower
+    return (lower if colon else 0), upper
 
 
 def _name(setting: str, origin: str) -> str:

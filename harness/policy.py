@@ -25,6 +25,8 @@ class Policy:
     """From the wish to preempt a run until its workers are stopped, saved or not."""
     rendezvous_timeout: float = 600.0
     """Longest wait for all nodes to join."""
+    last_call: float = 30.0
+    """How long a run with at least its least number of nodes waits for more before it begins."""
     controller_timeout: float = 60.0
     """An agent that hears nothing from the controller for this long stops its workers."""
     agent_timeout: float = 5.0

@@ -30,6 +30,8 @@ DECISIONS = (
     e.AgentJoined,
     e.AgentLost,
     e.AttemptStarted,
+    e.NodesAwaited,
+    e.Regrouping,
     e.OrderGiven,
     e.CommandTaken,
     e.IncidentOpened,
@@ -158,6 +160,7 @@ class Loop:
             self._settle()
         except Exception as error:
             if not self.broken.done():
+                log.exception("a step failed")
                 self.broken.set_exception(error)
             raise
         grew, self.grew = self.grew, asyncio.Event()

@@ -17,6 +17,8 @@ Decision = (
     | e.IncidentClosed
     | e.RunEnded
     | e.AgentLost
+    | e.NodesAwaited
+    | e.Regrouping
 )
 
 STORE_NODE = 0
@@ -47,10 +49,10 @@ def show_card(state: RunState, incident: Incident) -> list[Decision]:
     if attempt is not None and attempt.index == incident.verdict.attempt:
         first = incident.verdict.first_failing[:1]
         nodes |= {attempt.ranks[rank].node_rank for rank in first if rank in attempt.ranks}
-    return _notify(state, nodes, f"incidents/{incident.id:03d}/", lambda: card(state, incident))
+    return notify(state, nodes, f"incidents/{incident.id:03d}/", lambda: card(state, incident))
 
 
-def _notify(
+def notify(
     state: RunState, nodes: Iterable[int], mark: str, text: Callable[[], str]
 ) -> list[Decision]:
     """`text()` on the screens of `nodes`, unless a text that holds `mark` was shown before."""
@@ -95,7 +97,7 @@ def fail(state: RunState, exit_code: ExitCode, what: str, help: str) -> list[Dec
     """End for a reason that no incident tells: say it on the head's screen first."""
     text = f"error: {what}\n  help: {help}"
     return [
-        *_notify(state, [STORE_NODE], text, lambda: text),
+        *notify(state, [STORE_NODE], text, lambda: text),
         *end(state, "failed", exit_code, what),
     ]
 

@@ -9,6 +9,7 @@ from harness.errors import ExitCode
 from harness.goodput import lost_steps
 from harness.incidents import Incident
 from harness.recovery.ending import (
+    STORE_NODE,
     Decision,
     close_open,
     end,
@@ -16,6 +17,7 @@ from harness.recovery.ending import (
     fail,
     next_collection,
     next_id,
+    notify,
     show_card,
     shut_down,
 )
@@ -23,10 +25,11 @@ from harness.recovery.launching import (
     await_store,
     gather,
     gathered_by_ns,
-    host_store,
+    go_on,
     start_workers,
     stored_by_ns,
 )
+from harness.recovery.members import grow
 from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns, stop_wanted
 from harness.recovery.remedy import incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
@@ -108,7 +111,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return asks
     incident = _decisive_incident(state, attempt)
     stop = stop_wanted(state, attempt, _reachable(attempt), now_ns)
-    if stop is not None or incident is not None:
+    if stop is not None or incident is not None or attempt.regroup is not None:
         return _wind_down(state, attempt, stop, incident, now_ns)
     if state.preempt is not None:
         return preempt(state, attempt, _reachable(attempt), now_ns)
@@ -121,6 +124,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return _finish(state, attempt)
     return (
         _standing(state, attempt, now_ns)
+        or grow(state, attempt)
         or watch(state, attempt, _reachable(attempt), now_ns)
         or [
             *_told_reports(state, attempt),
@@ -210,6 +214,9 @@ def _wind_down(
     """Stop what is left of the attempt, then go on or end."""
     assert state.run is not None
     tell = [] if incident is None else show_card(state, incident)
+    if incident is None and stop is None and attempt.regroup is not None:
+        text = f"harness: attempt {attempt.index} is stopped; the run {attempt.regroup.why}"
+        tell = notify(state, [STORE_NODE], text, lambda: text)
     stops = _stop_workers(state, attempt, stop, incident)
     if tell or stops:
         return [*tell, *stops]
@@ -218,7 +225,6 @@ def _wind_down(
         return []
     if stop is not None:
         return end_preempted(state, attempt) or end_stopped(state, stop)
-    assert incident is not None
     if late:
         return fail(
             state,
@@ -227,20 +233,19 @@ def _wind_down(
             f" {state.run.policy.stop_grace + state.run.policy.stop_limit:g} s",
             "a process of theirs cannot be killed (look for state D in ps); the machine needs care",
         )
-    if incident.action in ("stop", "report", "none"):
+    if incident is not None and incident.action in ("stop", "report", "none"):
         reason = f"{incident.verdict.cause}; not restarted: {incident.action_reason}"
         outcome = "succeeded" if incident.exit_code == ExitCode.OK else "failed"
         return end(state, outcome, incident.exit_code, reason)
-    lost = sorted(attempt.lost_nodes)
-    if lost:
-        return fail(
-            state,
-            ExitCode.NODE_LOST,
-            f"node {ranks_text(lost)} was lost while attempt {attempt.index} was being stopped:"
-            f" {attempt.lost_nodes[lost[0]]}",
-            "see whether the machine is alive, then run again",
-        )
-    return [host_store(state, state.run)]
+    if incident is None and _all_left_well(attempt):
+        return _finish(state, attempt)
+    return go_on(state, state.run, attempt)
+
+
+def _all_left_well(attempt: AttemptState) -> bool:
+    """Whether every rank had finished before it could be stopped."""
+    endings = [rank.exited for rank in attempt.ranks.values()]
+    return all(x is not None and not x.ordered and x.exit_code == 0 for x in endings)
 
 
 def _stop_workers(
@@ -249,6 +254,8 @@ def _stop_workers(
     assert state.run is not None
     if stop is not None:
         why = stop.why
+    elif attempt.regroup is not None and incident is None:
+        why = attempt.regroup.why
     else:
         assert incident is not None
         why = f"incident {incident.id}: {incident.verdict.verdict}"
@@ -299,7 +306,7 @@ def _stage_deadlines(state: RunState, run: e.RunStarted) -> list[int]:
     attempt = state.attempt
     match state.stage:
         case "gathering":
-            return [gathered_by_ns(state, run)]
+            return gathered_by_ns(state, run)
         case "storing":
             return [stored_by_ns(state, run)]
         case "running" if attempt is not None and state.preempt is not None:

@@ -73,6 +73,12 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.AttemptStarted():
             state.attempts.append(_new_attempt(state, stamp, event))
             _enter(state, stamp, "running")
+        case e.NodesAwaited():
+            _enter(state, stamp, "gathering")
+        case e.Regrouping():
+            attempt = _attempt(state, event.attempt)
+            if attempt is not None:
+                attempt.regroup = event
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
         case e.RunEnded():
@@ -206,6 +212,7 @@ def _agent_joined(state: RunState, event: e.AgentJoined) -> None:
         host=event.host,
         pid=event.pid,
         local_world_size=event.local_world_size,
+        joined_ns=state.last_ns,
         seen_ns=state.last_ns,
     )
 

@@ -128,6 +128,8 @@ class AttemptState:
     pace: Pace = field(default_factory=Pace)
     begun: bool = False
     """A rank has begun an operation, or made a step."""
+    regroup: e.Regrouping | None = None
+    """Why it was stopped on purpose."""
     stop_at: "StopAt | None" = None
     """Where its ranks were last told to stop."""
     stillest_ns: int = 0
@@ -153,6 +155,8 @@ class NodeState:
     host: str
     pid: int
     local_world_size: int
+    joined_ns: int = 0
+    """When it joined, by the newest record then."""
     connected: bool = True
     seen_ns: int = 0
     """Wall clock of the last record from its agent."""

@@ -41,6 +41,9 @@ class World:
     nproc: int = 4
     policy: Policy = field(default_factory=Policy)
     chaos_allowed: bool = False
+    min_nodes: int = 0
+    spares: int = 0
+    grow: bool = True
     now_ns: int = START_NS
     records: list[e.Record] = field(default_factory=list)
     state: RunState = field(default_factory=RunState)
@@ -61,6 +64,9 @@ class World:
                 run="brave-otter-12",
                 command=("train.py",),
                 nnodes=self.nnodes,
+                min_nodes=self.min_nodes,
+                spares=self.spares,
+                grow=self.grow,
                 policy=self.policy,
                 chaos_allowed=self.chaos_allowed,
                 harness_version="0.1.0",
@@ -73,6 +79,7 @@ class World:
     def resumed(cls, before: "World", lines: int) -> "World":
         """What a new controller finds that has only the first `lines` of `before`'s journal."""
         world = cls(nnodes=before.nnodes, nproc=before.nproc, policy=before.policy)
+        world.spares, world.min_nodes = before.spares, before.min_nodes
         world.records = list(before.records[:lines])
         world.state = fold_all(world.records)
         world.now_ns = world.state.last_ns
@@ -228,14 +235,14 @@ class World:
         return self
 
     def node_of(self, rank: int) -> int:
-        return rank // self.nproc
+        attempt = self.state.attempt
+        return rank // self.nproc if attempt is None else attempt.ranks[rank].node_rank
 
     def step(self, step: int, ranks: Sequence[int] | None = None, seconds: float = 0.1) -> None:
         """`ranks` (default all) complete `step`."""
         self.now_ns += int(seconds * SECOND)
-        for node in range(self.nnodes):
-            local = range(node * self.nproc, (node + 1) * self.nproc)
-            mine = [rank for rank in local if ranks is None or rank in ranks]
+        for node, placed in list(self.state.attempts[-1].nodes.items()):
+            mine = [rank for rank in placed.ranks if ranks is None or rank in ranks]
             pulses = tuple(
                 e.Pulse(
                     rank=rank,
@@ -255,14 +262,14 @@ class World:
         self.say(e.PhaseChanged(rank=rank, phase=phase), self.node_of(rank))
 
     def save(self, step: int) -> None:
-        for rank in range(self.nnodes * self.nproc):
+        for rank in list(self.state.attempts[-1].ranks):
             self.say(
                 e.CheckpointSaved(rank=rank, step=step, path=f"ck/{step}", seconds=0.1),
                 self.node_of(rank),
             )
 
     def load(self, step: int) -> None:
-        for rank in range(self.nnodes * self.nproc):
+        for rank in list(self.state.attempts[-1].ranks):
             self.say(
                 e.CheckpointLoaded(rank=rank, step=step, path=f"ck/{step}"), self.node_of(rank)
             )
@@ -325,8 +332,9 @@ class World:
         )
 
     def finish(self) -> None:
-        for rank in range(self.nnodes * self.nproc):
-            self.exit(rank, 0)
+        for rank, there in list(self.state.attempts[-1].ranks.items()):
+            if there.exited is None:
+                self.exit(rank, 0)
         self.obey()
 
     # --- results ---------------------------------------------------------------------------

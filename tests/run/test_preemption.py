@@ -97,7 +97,6 @@ def test_a_rank_waits_at_a_proposed_step_and_goes_on_to_a_later_one() -> None:
     assert not rank.should_stop(5)
     agent.propose_stop(4)
     assert agent.missed_stop()
-    agent.propose_stop(4)
     waiting = threading.Thread(target=rank.should_stop, args=[6])
     waiting.start()
     assert agent.missed_stop(), "it waits now, but had passed before"
