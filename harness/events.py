@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from harness.collectives import Collective, GroupCreation, PointToPoint
 from harness.faults import Fault
 from harness.incidents import Incident, Outcome, Where
-from harness.membership import NodesAwaited as NodesAwaited  # noqa: PLC0414 - all events are here
+from harness.membership import HostStruck as HostStruck  # noqa: PLC0414 - all events are here
+from harness.membership import NodesAwaited as NodesAwaited  # noqa: PLC0414
 from harness.membership import Regrouping as Regrouping  # noqa: PLC0414
+from harness.membership import Strike
 from harness.orders import Command, Order
 from harness.policy import Policy
 from harness.sightings import (
@@ -50,6 +52,8 @@ class RunStarted:
     """Nodes that may join beyond `nnodes` and wait."""
     grow: bool = True
     """Whether the run is stopped for nodes that join later."""
+    strikes: tuple[Strike, ...] = ()
+    """Of earlier runs, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +422,7 @@ Event = (
     | AttemptStarted
     | NodesAwaited
     | Regrouping
+    | HostStruck
     | WorkersStopped
     | RunEnded
     | WorkerStarted

@@ -27,6 +27,10 @@ class Policy:
     """Longest wait for all nodes to join."""
     last_call: float = 30.0
     """How long a run with at least its least number of nodes waits for more before it begins."""
+    quarantine: int = 2
+    """A host with this many strikes within `strike_window` is left out where others can take its
+    place; 0: never."""
+    strike_window: float = 86400.0
     controller_timeout: float = 60.0
     """An agent that hears nothing from the controller for this long stops its workers."""
     agent_timeout: float = 5.0

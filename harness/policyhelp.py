@@ -41,6 +41,13 @@ POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
         0,
         "seconds that a run with enough nodes waits for more before it begins",
     ),
+    "quarantine": (
+        "Several nodes",
+        False,
+        0,
+        "failures of its own within --strike-window that leave a host out; 0: never",
+    ),
+    "strike_window": ("Several nodes", False, 1, "seconds over which failures of hosts count"),
     "controller_timeout": (
         "Fault tolerance",
         False,

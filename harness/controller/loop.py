@@ -32,6 +32,7 @@ DECISIONS = (
     e.AttemptStarted,
     e.NodesAwaited,
     e.Regrouping,
+    e.HostStruck,
     e.OrderGiven,
     e.CommandTaken,
     e.IncidentOpened,

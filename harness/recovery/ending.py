@@ -19,6 +19,7 @@ Decision = (
     | e.AgentLost
     | e.NodesAwaited
     | e.Regrouping
+    | e.HostStruck
 )
 
 STORE_NODE = 0

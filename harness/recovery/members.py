@@ -18,7 +18,8 @@ def least(run: e.RunStarted) -> int:
 
 def members(state: RunState, run: e.RunStarted) -> list[int]:
     """The nodes that would make up an attempt now, in order; none without node 0, which hosts the
-    store. Those of the newest attempt stay, before others come in."""
+    store. Those of the newest attempt stay, before others come in; hosts with too many strikes
+    only come in where there are too few others."""
     if not connected(state, STORE_NODE):
         return []
     before = {} if state.attempt is None else state.attempt.nodes
@@ -27,7 +28,11 @@ def members(state: RunState, run: e.RunStarted) -> list[int]:
         return node.node_rank != STORE_NODE, node.node_rank not in before, node.node_rank
 
     here = sorted((node for node in state.nodes.values() if node.connected), key=rank)
-    return sorted(node.node_rank for node in here[: run.nnodes])
+    out = state.struck_out
+    good = [n for n in here if n.host not in out or n.node_rank == STORE_NODE]
+    bad = [node for node in here if node not in good]
+    chosen = [*good[: run.nnodes], *bad[: max(0, least(run) - len(good))]]
+    return sorted(node.node_rank for node in chosen)
 
 
 def enough(state: RunState, run: e.RunStarted) -> bool:
@@ -65,7 +70,7 @@ def going_on_text(state: RunState, run: e.RunStarted) -> str:
     if ranks != attempt.world_size:
         text += f" instead of {attempt.world_size}"
     fresh = _new(attempt, nodes)
-    return text + (f", node {ranks_text(fresh)} in place of the lost" if fresh else "")
+    return text + (f", node {ranks_text(fresh)} comes in" if fresh else "")
 
 
 def grow(state: RunState, attempt: AttemptState) -> list[Decision]:

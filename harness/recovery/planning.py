@@ -31,6 +31,7 @@ from harness.recovery.launching import (
 )
 from harness.recovery.members import grow
 from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns, stop_wanted
+from harness.recovery.quarantine import quarantine_notices, strikes
 from harness.recovery.remedy import incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.watching import watch, watch_by_ns
@@ -47,6 +48,9 @@ def plan(state: RunState, now_ns: int) -> list[Decision]:
         return []
     if state.ended is not None:
         return shut_down(state, state.ended)
+    struck = strikes(state)
+    if struck:
+        return struck
     attempt = state.attempt
     match state.stage:
         case "gathering":
@@ -124,6 +128,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return _finish(state, attempt)
     return (
         _standing(state, attempt, now_ns)
+        or quarantine_notices(state, attempt)
         or grow(state, attempt)
         or watch(state, attempt, _reachable(attempt), now_ns)
         or [

@@ -12,6 +12,7 @@ from typing_extensions import assert_never
 from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
+from harness.membership import Strike
 from harness.state.words import (
     AttemptState,
     Collection,
@@ -53,6 +54,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.RunStarted():
             state.run = event
             state.started_ns = state.stage_ns = stamp.wall_ns
+            state.strikes = list(event.strikes)
         case e.ControllerStarted():
             state.incarnations = event.incarnation + 1
             for node in state.nodes.values():
@@ -76,9 +78,9 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.NodesAwaited():
             _enter(state, stamp, "gathering")
         case e.Regrouping():
-            attempt = _attempt(state, event.attempt)
-            if attempt is not None:
-                attempt.regroup = event
+            state.attempts[event.attempt].regroup = event
+        case e.HostStruck():
+            _struck(state, stamp, event)
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
         case e.RunEnded():
@@ -338,6 +340,14 @@ def _checkpoint_saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved)
         attempt=stamp.attempt,
         whole_ns=known_ns or (state.last_ns if whole else 0),
     )
+
+
+def _struck(state: RunState, stamp: e.Stamp, event: e.HostStruck) -> None:
+    run = "" if state.run is None else state.run.run
+    strike = Strike(
+        host=event.host, run=run, incident=event.incident, why=event.why, at_ns=stamp.wall_ns
+    )
+    state.strikes.append(strike)
 
 
 def _stop_at(state: RunState, node_rank: int, order: o.StopAtStep) -> None:

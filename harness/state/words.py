@@ -7,6 +7,7 @@ from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
+from harness.membership import Strike
 from harness.topology import NodeRanks
 
 RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
@@ -223,6 +224,8 @@ class RunState:
     """As the lowest rank declared it; its coordinates are that rank's own."""
     coordinates: dict[int, dict[str, int]] = field(default_factory=dict)
     groups: dict[str, e.GroupCreated] = field(default_factory=dict)
+    strikes: list[Strike] = field(default_factory=list)
+    """Of hosts, those of earlier runs first."""
     faults: list[e.FaultInjected] = field(default_factory=list)
     commands: list[e.CommandTaken] = field(default_factory=list)
     stop: o.StopRun | None = None
@@ -249,6 +252,23 @@ class RunState:
     def attempt(self) -> AttemptState | None:
         """The newest attempt."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def strikes_by_host(self) -> dict[str, list[Strike]]:
+        """Those that count now."""
+        found: dict[str, list[Strike]] = {}
+        window_ns = 0 if self.run is None else int(self.run.policy.strike_window * 1e9)
+        for strike in self.strikes:
+            if strike.at_ns >= self.last_ns - window_ns:
+                found.setdefault(strike.host, []).append(strike)
+        return found
+
+    @property
+    def struck_out(self) -> set[str]:
+        """Hosts to leave out where others can take their place."""
+        limit = 0 if self.run is None else self.run.policy.quarantine
+        by_host = self.strikes_by_host
+        return {host for host, strikes in by_host.items() if 0 < limit <= len(strikes)}
 
     @property
     def newest_restore_point(self) -> CheckpointMark | None:

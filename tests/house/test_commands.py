@@ -19,11 +19,12 @@ FLAGS = """\
 --last-call
 --local-addr --local-ranks-filter --log-dir --looks-apart --master-addr --master-port
 --max-restarts --module --monitor-interval --nnodes --no-python --no-zygote --node-rank
---nproc-per-node --preempt-grace --preempt-signal --pulse-interval --rdzv-backend --rdzv-conf
---rdzv-endpoint --rdzv-id --redirects
+--nproc-per-node --preempt-grace --preempt-signal --pulse-interval --quarantine --rdzv-backend
+--rdzv-conf --rdzv-endpoint --rdzv-id --redirects
 --rendezvous-timeout --restart-window --role --run-name --run-path --runs-dir --same-failure-limit
 --settle --spares --shutdown-timeout --stall-floor --standalone --start-method --start-patience
---stop-grace --stop-limit --stuck-patience --teardown-patience --tee --token-file --work-patience
+--stop-grace --stop-limit --strike-window --stuck-patience --teardown-patience --tee --token-file
+--work-patience
 """
 
 

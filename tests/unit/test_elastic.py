@@ -210,7 +210,7 @@ def test_a_spare_waits_and_takes_the_place_of_a_lost_node() -> None:
     world.lose(1)
     world.judged()
     reason = world.incident.action_reason
-    assert "goes on with 2 nodes and 4 ranks, node 2 in place of the lost" in reason
+    assert "goes on with 2 nodes and 4 ranks, node 2 comes in" in reason
     world.obey()
     assert attempt_nodes(world) == [0, 2]
     world.join(1, pid=88)
