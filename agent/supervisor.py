@@ -20,7 +20,7 @@ from harness.agent import evidence, faults, processes, showing, snapshots, vital
 from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
-from harness.agent.stopping import Stopper
+from harness.agent.stopping import Stopper, stop_at_step
 from harness.agent.store_host import StoreHost
 from harness.agent.workers import Ending, Worker
 from harness.agent.zygote_client import Zygote, ZygoteGone
@@ -28,10 +28,9 @@ from harness.agent.zygote_keeper import ZygoteKeeper
 from harness.config import Job
 from harness.errors import ExitCode, HarnessError, NodeFailure, PlatformError
 from harness.sightings import ExceptionInHand
+from harness.topology import ranks_name
 
 _SIGN_OF_LIFE_SECONDS = 1.0
-_ARRIVED_SECONDS = 0.002
-"""After which all that a rank has written to its page before can be read here."""
 _EVIDENCE_SHARE = 0.8
 """Of the controller's budget; the rest is for the way there."""
 _FACTS: dict[str, Any] = {
@@ -356,31 +355,20 @@ class Agent:
 
     async def _stop_at_step(self, order: o.StopAtStep) -> None:
         await self._launched()
-        alive = [w for w in self._workers.values() if w.alive and w.attempt == order.attempt]
-        if order.agreed:
-            for worker in alive:
-                worker.page.agree_to_stop(order.step)
-            return
-        for worker in alive:
-            worker.page.propose_stop(order.step)
-        await asyncio.sleep(_ARRIVED_SECONDS)
-        alive = [worker for worker in alive if worker.alive]
-        self._link.report(
-            order.attempt,
-            e.StopStepTaken(
-                node_rank=self._node_rank,
-                attempt=order.attempt,
-                step=order.step,
-                furthest=max((worker.page.asked_stop() for worker in alive), default=-1),
-                missed=any(worker.page.missed_stop() for worker in alive),
-            ),
-        )
+        answer = await stop_at_step(order, self._workers.values(), self._node_rank)
+        if answer is not None:
+            self._link.report(order.attempt, answer)
 
     async def _stop(self, grace: float) -> None:
         if self._stopper is not None and grace == 0:
             self._stopper.hurry()
         mine = self._stopper = Stopper(list(self._workers.values()), self._own_sessions)
-        await mine.stop(grace)
+        stubborn = await mine.stop(grace)
+        if stubborn:
+            self._console.notice(
+                f"harness: {ranks_name(stubborn)} did not stop within {grace:g} s of SIGTERM and"
+                f" {'was' if len(stubborn) == 1 else 'were'} killed"
+            )
 
     def _own_sessions(self) -> set[int]:
         """The sessions whose processes are not the workers'."""

@@ -1,5 +1,6 @@
 """Which node this is, where the nodes meet, and how many workers it takes."""
 
+import errno
 import os
 import socket
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from harness.config import Config
 from harness.errors import UsageError
+from harness.portholder import held_by
 
 LOOPBACK = "127.0.0.1"
 STATIC_PORT = 29500
@@ -215,8 +217,10 @@ def check_port_free(host: str, port: int, option: str) -> None:
             probe.bind(address)
             probe.listen(1)
     except OSError as error:
+        holder = held_by(port) if error.errno == errno.EADDRINUSE else ""
         raise UsageError(
-            f"{option}: port {port} on {host} cannot be had ({error.strerror or error})",
+            f"{option}: port {port} on {host} cannot be had ({error.strerror or error})"
+            + (f", {holder}" if holder else ""),
             help="choose another one, or leave it out" if option == "--master-port" else None,
         ) from None
 

@@ -30,6 +30,7 @@ _SURVEY_NS = 200_000_000
 
 def fold(state: RunState, record: e.Record) -> RunState:
     """`state` after `record`."""
+    record = state.wall_clocks.steady(record, state.last_ns)
     stamp, event = record.stamp, record.event
     state.last_ns = max(state.last_ns, stamp.wall_ns)
     kind, _, number = stamp.source.partition(":")

@@ -8,6 +8,7 @@ from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
 from harness.membership import Strike
+from harness.state.steady import WallClocks
 from harness.topology import NodeRanks
 
 RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
@@ -204,6 +205,7 @@ class RunState:
 
     run: e.RunStarted | None = None
     started_ns: int = 0
+    wall_clocks: WallClocks = field(default_factory=WallClocks)
     last_ns: int = 0
     """Wall clock of the newest record."""
     incarnations: int = 0

@@ -55,6 +55,8 @@ class World:
     judged_before: int = 0
     heeds: bool = False
     """Whether the script asks after each step whether to stop."""
+    clock_set: dict[int, int] = field(default_factory=dict)
+    """By node: by how many nanoseconds its wall clock was set forward."""
     missed: int = 0
     """Proposed steps that ranks will have passed already."""
 
@@ -100,7 +102,7 @@ class World:
                 attempt=attempt,
                 source=source,
                 seq=seq,
-                wall_ns=self.now_ns,
+                wall_ns=self.now_ns + self.clock_set.get(-1 if node is None else node, 0),
                 mono_ns=self.now_ns - START_NS,
             ),
             event=event,
@@ -238,6 +240,10 @@ class World:
         attempt = self.state.attempt
         return rank // self.nproc if attempt is None else attempt.ranks[rank].node_rank
 
+    def wall_ns(self, rank: int) -> int:
+        """The wall clock of the rank's node."""
+        return self.now_ns + self.clock_set.get(self.node_of(rank), 0)
+
     def step(self, step: int, ranks: Sequence[int] | None = None, seconds: float = 0.1) -> None:
         """`ranks` (default all) complete `step`."""
         self.now_ns += int(seconds * SECOND)
@@ -249,7 +255,7 @@ class World:
                     step=step,
                     phase="step",
                     heartbeat_ns=self.now_ns,
-                    step_ns=self.now_ns,
+                    step_ns=self.wall_ns(rank),
                     loss=4.0 / (1 + step),
                     total_steps=100,
                     asked_stop=step if self.heeds else -1,
@@ -296,7 +302,7 @@ class World:
                 message=message,
                 where=where,
                 traceback=traceback,
-                raised_ns=self.now_ns - int(ago * SECOND),
+                raised_ns=self.wall_ns(rank) - int(ago * SECOND),
                 collectives=collectives,
                 step=step,
                 cause=cause,
@@ -324,7 +330,7 @@ class World:
                 pid=self.state.attempts[-1].ranks[rank].pid,
                 exit_code=code,
                 signal=signal,
-                exited_ns=self.now_ns,
+                exited_ns=self.wall_ns(rank),
                 ordered=ordered,
                 **facts,
             ),
