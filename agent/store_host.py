@@ -15,6 +15,7 @@ from pathlib import Path
 from harness.agent import processes
 from harness.agent.zygote_client import Zygote, ZygoteGone
 from harness.errors import NodeFailure
+from harness.portholder import held_by
 from harness.worker.bootstrap import start_code
 
 _BACKLOG = 4096
@@ -41,8 +42,10 @@ def bind(address: str, port: int) -> socket.socket:
         return socket.create_server(("", port), backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
+            holder = held_by(port)
             raise NodeFailure(
-                f"port {port} on {address} is in use by another program",
+                f"port {port} on {address} is in use by another program"
+                + (f", {holder}" if holder else ""),
                 help="free it or choose another --master-port; without one any free port is taken",
             ) from None
         raise NodeFailure(f"cannot listen on {address}:{port}: {error.strerror}") from None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -30,7 +31,7 @@ from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
 from harness.agent.readings import Readings
-from harness.agent.stopping import Stopper
+from harness.agent.stopping import Stopper, stop_at_step
 from harness.agent.store_host import StoreHost
 from harness.agent.workers import Ending, Worker
 from harness.agent.zygote_client import Zygote, ZygoteGone
@@ -38,6 +39,7 @@ from harness.agent.zygote_keeper import ZygoteKeeper
 from harness.config import Job
 from harness.errors import ExitCode, HarnessError, NodeFailure, PlatformError
 from harness.sightings import ExceptionInHand
+from harness.topology import ranks_name
 
 _SIGN_OF_LIFE_SECONDS = 1.0
 _MOST_WRITTEN = 4
@@ -180,6 +182,8 @@ class Agent:
                 self._in_background(self._stop_workers(order))
             case o.SetAside():
                 self._report(torn.carry_out(order, self._node_rank, self._console.notice))
+            case o.StopAtStep():
+                self._in_background(self._stop_at_step(order))
             case o.InjectFault():
                 self._inject(order)
             case o.Notify():
@@ -374,11 +378,22 @@ class Agent:
             order.attempt, e.WorkersStopped(node_rank=self._node_rank, attempt=order.attempt)
         )
 
+    async def _stop_at_step(self, order: o.StopAtStep) -> None:
+        await self._launched()
+        answer = await stop_at_step(order, self._workers.values(), self._node_rank)
+        if answer is not None:
+            self._link.report(order.attempt, answer)
+
     async def _stop(self, grace: float) -> None:
         if self._stopper is not None and grace == 0:
             self._stopper.hurry()
         mine = self._stopper = Stopper(list(self._workers.values()), self._own_sessions)
-        await mine.stop(grace)
+        stubborn = await mine.stop(grace)
+        if stubborn:
+            self._console.notice(
+                f"harness: {ranks_name(stubborn)} did not stop within {grace:g} s of SIGTERM and"
+                f" {'was' if len(stubborn) == 1 else 'were'} killed"
+            )
 
     def _own_sessions(self) -> set[int]:
         """The sessions whose processes are not the workers'."""
@@ -469,11 +484,14 @@ class Agent:
     # --- the launcher's signals ----------------------------------------------------------------
 
     async def ask_to_stop(self, number: int, name: str) -> None:
-        """The launcher has got a signal: ask the controller to stop the run."""
+        """The launcher has got a signal: ask the controller to preempt or to stop the run."""
+        command: o.Command = o.StopRun(why=f"{name} received", signal=number)
+        if number == signal.SIGTERM:
+            command = o.Preempt(why=f"{name} received")
+        elif number == signal.SIGHUP:  # also what the launcher makes of a second SIGTERM
+            command = o.StopRun(why="the launcher was told to stop", signal=signal.SIGTERM)
         try:
-            accepted, why = await self._link.command(
-                o.StopRun(why=f"{name} received", signal=number), "launcher"
-            )
+            accepted, why = await self._link.command(command, "launcher")
             if not accepted:
                 self._console.notice(f"harness: {name}: not stopping: {why}")
         except HarnessError as error:

@@ -122,6 +122,7 @@ class Worker:
             tokens=reading.tokens,
             total_steps=reading.total_steps,
             collectives=reading.collectives,
+            asked_stop=reading.asked_stop,
         )
 
     def error_file(self) -> str | None:

@@ -16,6 +16,8 @@ What a training script may say to it; all of it does nothing outside of `harness
     harness.checkpoint_saved(step, path, seconds)
     harness.checkpoint_loaded(step, path)
     harness.checkpoint_failed(step, path, why)
+    if harness.should_stop(step):       # the run is preempted: save and leave
+        ...
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         checkpoint_saved,
         phase,
         progress,
+        should_stop,
     )
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "checkpoint_saved",
     "phase",
     "progress",
+    "should_stop",
 ]
 
 

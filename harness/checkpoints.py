@@ -23,6 +23,10 @@ class CheckpointMark:
     saved_by: frozenset[int]
     seconds: float
     """Longest time any rank spent in the save."""
+    attempt: int = 0
+    """The attempt that saved it last."""
+    whole_ns: int = 0
+    """When the last rank had saved it, by the clock; 0: not all have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

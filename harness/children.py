@@ -93,7 +93,9 @@ def interpreter_flags() -> list[str]:
 class Children:
     """All children of this process. One at a time, in the main thread; use it as a context."""
 
-    def __init__(self) -> None:
+    def __init__(self, *also: int) -> None:
+        """`also` are signals to take in besides the usual ones."""
+        self._also = also
         self.signals: list[int] = []
         """Signals that came since they were last taken from here."""
         self._children: list[Child] = []
@@ -108,7 +110,14 @@ class Children:
             end.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self._selector.register(reader, selectors.EVENT_READ, self._take_signals)
-        numbers = [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT]
+        numbers: list[int] = [
+            signal.SIGCHLD,
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGUSR1,
+            signal.SIGQUIT,
+        ]
+        numbers += [number for number in self._also if number not in numbers]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup means what it says
             numbers.append(signal.SIGHUP)
         for number in numbers:

@@ -37,6 +37,10 @@ class Job:
     python: str
     python_flags: tuple[str, ...] = ()
     nnodes: int = 1
+    min_nodes: int = 0
+    """Least nodes to go on with; 0: all of them, and none is waited for in place of a lost one."""
+    spares: int = 0
+    grow: bool = True
     node_rank: int = 0
     nproc_per_node: int = 1
     master_addr: str = "127.0.0.1"
@@ -44,6 +48,7 @@ class Job:
     policy: Policy = dataclasses.field(default_factory=Policy)
     chaos_allowed: bool = False
     zygote: bool = True
+    preempt_signal: str = "TERM"
     controller: str = "127.0.0.1:0"
     token: str = ""
     run_id: str = "none"

@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 
 from harness.faults import Fault
 from harness.incidents import Incident, Outcome, Where
+from harness.membership import HostStruck as HostStruck
+from harness.membership import NodesAwaited as NodesAwaited
+from harness.membership import Regrouping as Regrouping
+from harness.membership import Strike
 from harness.observations import EvidenceComplete as EvidenceComplete
 from harness.observations import EvidenceTaken as EvidenceTaken
 from harness.observations import MarksDiffer as MarksDiffer
@@ -39,6 +43,14 @@ class RunStarted:
     master_addr: str = "127.0.0.1"
     run_dir: str = ""
     """As the user would type it; empty in journals that did not say."""
+    min_nodes: int = 0
+    """Least nodes to go on with; 0: all `nnodes`, and none is waited for in place of a lost one."""
+    spares: int = 0
+    """Nodes that may join beyond `nnodes` and wait."""
+    grow: bool = True
+    """Whether the run is stopped for nodes that join later."""
+    strikes: tuple[Strike, ...] = ()
+    """Of earlier runs, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +276,21 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopStepTaken:
+    """The node's ranks have been told that they may have to stop at `step`.
+
+    `furthest` is the last step at which one of them asked whether to stop; `missed`: one had asked
+    at `step` or a later one before it was told.
+    """
+
+    node_rank: int
+    attempt: int
+    step: int
+    furthest: int
+    missed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FactsLost:
     """The worker had more to say than its link could carry."""
 
@@ -375,6 +402,9 @@ Event = (
     | StoreReady
     | StoreFailed
     | AttemptStarted
+    | NodesAwaited
+    | Regrouping
+    | HostStruck
     | WorkersStopped
     | RunEnded
     | WorkerStarted
@@ -388,6 +418,7 @@ Event = (
     | CheckpointFile
     | FilesSetAside
     | CheckpointFailed
+    | StopStepTaken
     | FactsLost
     | PulsesRead
     | ArrivalsRead

@@ -49,7 +49,8 @@ class Launcher:
         self.job = job
         self.run_dir = run_dir
         self.address = job.controller
-        self.children = Children()
+        self.preempt_signals = (signal.SIGTERM, signal.Signals[f"SIG{job.preempt_signal}"])
+        self.children = Children(*self.preempt_signals)
         self.agent: Child | None = None
         self.controller: Child | None = None
         self.controller_starts: list[float] = []
@@ -59,7 +60,10 @@ class Launcher:
         """The newest controller's first words: where it listens, or why it cannot."""
         self.stop_signal = 0
         self.stop_deadline = 0.0
-        self.stop_forwarded = False
+        self.preempted = False
+        """The stop gives the ranks time to save."""
+        self.to_forward: list[int] = []
+        """Signals that the agent has still to hear of."""
         self.leave_deadline: float | None = None
         self.kill_now = False
         self.began = time.monotonic()
@@ -96,14 +100,16 @@ class Launcher:
             ["--runtime-dir", str(runtime_dir), "--controller", self._agent_target()],
             death_signal=signal.SIGUSR2,
             # Until it asks for them itself: an early Ctrl-C is kept for it, see _forward_stop.
-            ignored=(signal.SIGINT, signal.SIGTERM),
+            ignored=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
         )
         return self._watch(self.agent)
 
     def _size(self) -> str:
-        ranks, nodes = self.job.nproc_per_node * self.job.nnodes, self.job.nnodes
-        if nodes == 1:
+        ranks, nodes = self.job.nproc_per_node * self.job.nnodes, str(self.job.nnodes)
+        if self.job.nnodes == 1:
             return "1 rank" if ranks == 1 else f"{ranks} ranks"
+        if self.job.min_nodes not in (0, self.job.nnodes):
+            nodes = f"{self.job.min_nodes} to {nodes}"
         # Nodes may differ in size; only this one's is known before they join.
         return f"{nodes} nodes, {self.job.nproc_per_node} ranks on this one"
 
@@ -136,7 +142,7 @@ class Launcher:
         return time.monotonic() > self.leave_deadline
 
     def _patience(self) -> float | None:
-        if self.stop_signal and not self.stop_forwarded:
+        if self.to_forward:
             return 0.02
         due = [self.stop_deadline] if self.stop_signal else []
         if self.leave_deadline is not None:
@@ -151,16 +157,30 @@ class Launcher:
             self._signalled(self.children.signals.pop(0))
 
     def _signalled(self, number: int) -> None:
-        if number in SHOW_STACKS:
+        preempt = number in self.preempt_signals
+        if number in SHOW_STACKS and not preempt:
             self._show_stacks()
             return
-        if self.stop_signal:
+        if self.stop_signal and not self.preempted:
             self.kill_now = self.kill_now or number == signal.SIGINT
             return
-        self.stop_signal = number
-        self.stop_deadline = time.monotonic() + self.job.policy.stop_grace + HARD_STOP_AFTER_GRACE
+        policy = self.job.policy
+        grace = policy.stop_grace
         again = "; Ctrl-C again kills at once" if number == signal.SIGINT else ""
-        say(f"{signal_name(number)}: stopping the run{again}")
+        if self.stop_signal:
+            say(f"{signal_name(number)} again: not waiting for the ranks to save{again}")
+            self.preempted = False
+        else:
+            if preempt:
+                grace += policy.preempt_grace
+                again = f"; its ranks have {policy.preempt_grace:g} s to save, again stops at once"
+            say(f"{signal_name(number)}: stopping the run{again}")
+            self.preempted = preempt
+        self.stop_signal = signal.SIGTERM if preempt else number
+        self.stop_deadline = time.monotonic() + grace + HARD_STOP_AFTER_GRACE
+        # To the agent SIGTERM is preemption, SIGHUP a plain stop, whatever it was here.
+        other = signal.SIGTERM if self.preempted else signal.SIGHUP
+        self.to_forward.append(signal.SIGINT if number == signal.SIGINT else other)
 
     def _show_stacks(self) -> None:
         """The run goes on; the agent asks for all stacks, which come on stderr."""
@@ -282,10 +302,8 @@ class Launcher:
 
     def _forward_stop(self, agent: Child) -> None:
         """Hand the stop on as soon as the agent listens to it."""
-        number = signal.SIGINT if self.stop_signal == signal.SIGINT else signal.SIGTERM
-        if not self.stop_forwarded and processes.catches(agent.pid, number):
-            agent.kill(number)
-            self.stop_forwarded = True
+        if self.to_forward and processes.catches(agent.pid, self.to_forward[0]):
+            agent.kill(self.to_forward.pop(0))
 
     def _agent_ended(self, agent: Child, status: int) -> int:
         explained = (ExitCode.USAGE, ExitCode.INTERNAL, ExitCode.NODE_LOST)
@@ -335,7 +353,9 @@ class Launcher:
         outcome = ended.get("outcome") or ("stopped" if self.stop_signal else "failed")
         # With an incident there is a card on the screen that says it better.
         told = (self.run_dir / "incidents").exists()
-        reason = f": {ended['reason']}" if outcome == "failed" and ended and not told else ""
+        reason = ended.get("reason", "")
+        tell = (outcome == "failed" and not told) or reason.startswith("preempted")
+        reason = f": {reason}" if reason and tell else ""
         say(f"{self.job.run} {outcome} {took}{code}{reason}")
 
     def _run_ended(self) -> dict[str, Any]:

@@ -73,6 +73,19 @@ class TakeStacks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopAtStep:
+    """Have all local ranks find out in `harness.should_stop` that they stop at `step`.
+
+    Not `agreed`: ranks that come there wait; answered by StopStepTaken, and another step may
+    follow. `agreed`: every rank of the run knows the step; those that come there stop.
+    """
+
+    attempt: int
+    step: int
+    agreed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopWorkers:
     """Stop all local workers: SIGTERM (after SIGCONT), `grace` seconds, SIGKILL to their sessions.
 
@@ -125,6 +138,7 @@ Order = (
     | StartWorkers
     | CollectEvidence
     | TakeStacks
+    | StopAtStep
     | StopWorkers
     | SetAside
     | InjectFault
@@ -140,6 +154,13 @@ class StopRun:
 
     why: str
     signal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempt:
+    """The machines are wanted for something else: save, all ranks at one step, then stop."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,4 +184,4 @@ class ShowStacks:
     show_on: int = -1
 
 
-Command = StopRun | Inject | ShowStacks
+Command = StopRun | Preempt | Inject | ShowStacks

@@ -1,5 +1,6 @@
 """Which node this is, where the nodes meet, and how many workers it takes."""
 
+import errno
 import os
 import socket
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from harness.config import Config
 from harness.errors import UsageError
+from harness.portholder import held_by
 
 LOOPBACK = "127.0.0.1"
 STATIC_PORT = 29500
@@ -30,6 +32,9 @@ class Placement:
     host: str
     port: int
     store_port: int
+    min_nodes: int = 0
+    """Least nodes to go on with, where a range was given; else 0."""
+    spares: int = 0
     claim: socket.socket | None = None
 
     @property
@@ -50,11 +55,18 @@ class Placement:
 
 def place(config: Config) -> Placement:
     """This node's placement. Raises UsageError when the settings contradict each other."""
-    nnodes = _nnodes(config)
+    min_nodes, nnodes = _nnodes(config)
+    spares = config.integer("spares") or 0
     node_rank = config.integer("node_rank")
-    if node_rank is not None and node_rank >= nnodes:
+    if node_rank is not None and node_rank >= nnodes + spares:
         raise UsageError(
-            f"{config.origin('node_rank')}: node {node_rank} of {nnodes}; nodes count from 0"
+            f"{config.origin('node_rank')}: node {node_rank} of {nnodes + spares};"
+            " nodes count from 0"
+        )
+    if spares and nnodes == 1:
+        raise UsageError(
+            "--spares: a run of one node has none to lose but the one that holds the controller",
+            help="ask for more with --nnodes, or leave out --spares",
         )
     if config.flag("standalone"):
         if nnodes > 1:
@@ -87,6 +99,8 @@ def place(config: Config) -> Placement:
         host=host,
         port=port,
         store_port=store_port,
+        min_nodes=min_nodes,
+        spares=spares,
         claim=claim,
     )
 
@@ -96,21 +110,22 @@ def _single(host: str, port: int, *, store_port: int) -> Placement:
     return Placement(nnodes=1, node_rank=0, head=True, host=local, port=port, store_port=store_port)
 
 
-def _nnodes(config: Config) -> int:
+def _nnodes(config: Config) -> tuple[int, int]:
+    """Least and most nodes; the least is 0 where a single number was given."""
     origin, text = config.origin("nnodes"), config.text("nnodes")
-    least, _, most = text.partition(":")
+    least, colon, most = text.partition(":")
     try:
         lower, upper = int(least), int(most or least)
     except ValueError:
         raise UsageError(f"{_name('nnodes', origin)}: {text!r} is not a number of nodes") from None
-    if lower != upper:
+    if lower > upper:
         raise UsageError(
-            f"{_name('nnodes', origin)}: a range of nodes ({text}) is not supported",
-            help=f"give one number, for example --nnodes {max(upper, 1)}",
+            f"{_name('nnodes', origin)}: {text} is no range of nodes",
+            help=f"give the least first: --nnodes {upper}:{lower}",
         )
     if lower < 1:
         raise UsageError(f"{_name('nnodes', origin)}: there must be at least one node, not {lower}")
-    return lower
+    return (lower if colon else 0), upper
 
 
 def _name(setting: str, origin: str) -> str:
@@ -202,8 +217,10 @@ def check_port_free(host: str, port: int, option: str) -> None:
             probe.bind(address)
             probe.listen(1)
     except OSError as error:
+        holder = held_by(port) if error.errno == errno.EADDRINUSE else ""
         raise UsageError(
-            f"{option}: port {port} on {host} cannot be had ({error.strerror or error})",
+            f"{option}: port {port} on {host} cannot be had ({error.strerror or error})"
+            + (f", {holder}" if holder else ""),
             help="choose another one, or leave it out" if option == "--master-port" else None,
         ) from None
 

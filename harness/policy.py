@@ -21,8 +21,16 @@ class Policy:
     """Longest wait beyond `stop_grace` for a node to say that its workers are gone."""
     stop_grace: float = 2.0
     """From SIGTERM to SIGKILL when workers are stopped."""
+    preempt_grace: float = 30.0
+    """From the wish to preempt a run until its workers are stopped, saved or not."""
     rendezvous_timeout: float = 600.0
     """Longest wait for all nodes to join."""
+    last_call: float = 30.0
+    """How long a run with at least its least number of nodes waits for more before it begins."""
+    quarantine: int = 2
+    """A host with this many strikes within `strike_window` is left out where others can take its
+    place; 0: never."""
+    strike_window: float = 86400.0
     controller_timeout: float = 60.0
     """An agent that hears nothing from the controller for this long stops its workers."""
     agent_timeout: float = 5.0

@@ -11,10 +11,10 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.policy import Policy
+from harness.policyhelp import POLICY_HELP, Group
 
 Kind = Literal["text", "int", "float", "flag"]
 Value = str | int | float | bool | None
-Group = Literal["Common", "Several nodes", "Fault tolerance", "Hangs", "Output", "Advanced"]
 GROUPS: tuple[Group, ...] = (
     "Common",
     "Several nodes",
@@ -53,78 +53,14 @@ class Setting:
 
 
 _STD = "0-3, or per local rank such as 0:3,1:1"
-_POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
-    "max_restarts": ("Fault tolerance", True, 0, "restarts allowed within --restart-window"),
-    "restart_window": ("Fault tolerance", True, 1, "seconds over which restarts are counted"),
-    "same_failure_limit": (
-        "Fault tolerance",
-        False,
-        1,
-        "the same failure at the same step this often in a row stops the run",
-    ),
-    "evidence_budget": ("Fault tolerance", False, 0, "longest wait for evidence, seconds"),
-    "settle": (
-        "Advanced",
-        False,
-        0,
-        "longest wait for other ranks to say more of a crash, seconds",
-    ),
-    "stop_grace": ("Fault tolerance", True, 0, "seconds from SIGTERM to SIGKILL"),
-    "stop_limit": (
-        "Advanced",
-        False,
-        1,
-        "longest wait beyond --stop-grace for a node to be empty, seconds",
-    ),
-    "rendezvous_timeout": ("Several nodes", True, 1, "longest wait for all nodes, seconds"),
-    "controller_timeout": (
-        "Fault tolerance",
-        False,
-        1,
-        "agents stop when they hear no controller for so many seconds",
-    ),
-    "agent_timeout": ("Fault tolerance", False, 1, "a node silent for so many seconds is lost"),
-    "stall_floor": (
-        "Hangs",
-        False,
-        0.1,
-        "seconds without progress after which ranks are looked at; says nothing by itself",
-    ),
-    "stuck_patience": (
-        "Hangs",
-        True,
-        0.1,
-        "seconds that all others may wait for one rank outside a collective",
-    ),
-    "work_patience": (
-        "Hangs",
-        False,
-        0.1,
-        "the same while that rank saves, evaluates or compiles",
-    ),
-    "start_patience": (
-        "Hangs",
-        False,
-        0.1,
-        "the same before the first steps, without any sign of work",
-    ),
-    "teardown_patience": (
-        "Hangs",
-        False,
-        0.1,
-        "seconds that a rank may take to end once all others are done",
-    ),
-    "looks_apart": ("Advanced", False, 0.3, "seconds between two looks at a rank's progress"),
-    "pulse_interval": ("Advanced", False, 0.01, "seconds between two reads of the pulse pages"),
-}
 
 
 def _policy_settings() -> tuple[Setting, ...]:
     settings: list[Setting] = []
     for field in dataclasses.fields(Policy):
-        if field.name not in _POLICY_HELP:
+        if field.name not in POLICY_HELP:
             continue
-        group, common, at_least, words = _POLICY_HELP[field.name]
+        group, common, at_least, words = POLICY_HELP[field.name]
         default = field.default
         assert isinstance(default, int | float)
         settings.append(
@@ -205,8 +141,25 @@ SETTINGS: tuple[Setting, ...] = (
         pet=True,
         common=True,
         group="Several nodes",
-        help="nodes of the run",
-        metavar="N",
+        help="nodes of the run; MIN:MAX to go on when some are lost",
+        metavar="N|MIN:MAX",
+    ),
+    Setting(
+        name="spares",
+        kind="int",
+        default=0,
+        group="Several nodes",
+        at_least=0,
+        help="nodes more that wait, ready, to take the place of lost ones",
+        metavar="K",
+    ),
+    Setting(
+        name="grow",
+        kind="text",
+        default="auto",
+        group="Several nodes",
+        choices=("auto", "never"),
+        help="restart with nodes that join later, after a checkpoint that all ranks saved",
     ),
     Setting(
         name="node_rank",
@@ -283,7 +236,7 @@ SETTINGS: tuple[Setting, ...] = (
         default="",
         pet=True,
         group="Several nodes",
-        help="join_timeout, timeout and is_host are understood",
+        help="join_timeout, timeout, last_call_timeout and is_host are understood",
         metavar="K=V,...",
     ),
     Setting(
@@ -314,6 +267,14 @@ SETTINGS: tuple[Setting, ...] = (
         at_least=0,
         help="torchrun's word for --stop-grace",
         metavar="SECONDS",
+    ),
+    Setting(
+        name="preempt_signal",
+        kind="text",
+        default="TERM",
+        group="Fault tolerance",
+        choices=("TERM", "USR1", "USR2"),
+        help="a signal that preempts the run, besides SIGTERM",
     ),
     Setting(
         name="chaos_allowed",
@@ -417,7 +378,7 @@ REFUSED: Mapping[str, str] = {
     "virtual_local_rank": "use LOCAL_RANK, or set CUDA_VISIBLE_DEVICES in the script",
     "logs_specs": "logs of all ranks are kept whole under the run directory",
     "event_log_handler": "every event is in the run's journal.jsonl",
-    "signals_to_handle": "SIGINT, SIGTERM and SIGHUP stop the run",
+    "signals_to_handle": "SIGINT and SIGHUP stop the run, SIGTERM and --preempt-signal preempt it",
     "duplicate_stdout_filters": "use `harness logs --grep` on the whole logs",
     "duplicate_stderr_filters": "use `harness logs --grep` on the whole logs",
 }

@@ -140,6 +140,8 @@ class Pulse:
     collectives: int = 0
     """Collectives and point-to-point operations begun, over all groups: progress of a script
     without an optimizer too. Read four times a second."""
+    asked_stop: int = -1
+    """Last step at which the script asked whether to stop; -1: it never did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

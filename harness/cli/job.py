@@ -10,9 +10,9 @@ from harness.config import Config, Job, Mode
 from harness.errors import UsageError
 from harness.placement import Placement, check_port_free, count_workers, place, rdzv_conf
 from harness.policy import Policy
-from harness.settings import parse_ranks
+from harness.settings import BY_NAME, parse, parse_ranks
 
-UNDERSTOOD_RDZV_CONF = ("join_timeout", "timeout", "is_host")
+UNDERSTOOD_RDZV_CONF = ("join_timeout", "timeout", "last_call_timeout", "is_host")
 
 
 def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tuple[Job, Placement]:
@@ -37,6 +37,9 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         python=python,
         python_flags=tuple(interpreter_flags()),
         nnodes=placement.nnodes,
+        min_nodes=placement.min_nodes,
+        spares=placement.spares,
+        grow=config.text("grow") == "auto",
         node_rank=placement.node_rank,
         nproc_per_node=workers,
         master_addr=placement.host,
@@ -44,6 +47,7 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         policy=_policy(config),
         chaos_allowed=config.flag("chaos_allowed"),
         zygote=config.flag("zygote"),
+        preempt_signal=config.text("preempt_signal"),
         controller=placement.bind if placement.head else placement.endpoint,
         token=token,
         run_id=config.text("rdzv_id"),
@@ -77,14 +81,14 @@ def _policy(config: Config) -> Policy:
     if config.given("shutdown_timeout") and not config.given("stop_grace"):
         changes["stop_grace"] = float(config.text("shutdown_timeout"))
     conf = rdzv_conf(config)
-    timeout = conf.get("join_timeout") or conf.get("timeout")
-    if timeout and not config.given("rendezvous_timeout"):
-        try:
-            changes["rendezvous_timeout"] = float(timeout)
-        except ValueError:
-            raise UsageError(
-                f"{config.origin('rdzv_conf')}: {timeout!r} is not a number of seconds"
-            ) from None
+    timeouts = {
+        "rendezvous_timeout": conf.get("join_timeout") or conf.get("timeout"),
+        "last_call": conf.get("last_call_timeout"),
+    }
+    for name, seconds in timeouts.items():
+        if seconds and not config.given(name):
+            origin = config.origin("rdzv_conf")
+            changes[name] = float(str(parse(BY_NAME[name], seconds, origin)))
     return config.policy(**changes)
 
 

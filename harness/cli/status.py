@@ -126,6 +126,10 @@ def _as_json(
             }
             for node in state.nodes.values()
         ],
+        "strikes": [
+            {"host": host, "whys": [s.why for s in strikes], "out": host in state.struck_out}
+            for host, strikes in sorted(state.strikes_by_host.items())
+        ],
         "incidents": [
             {
                 "id": row.id,
@@ -180,6 +184,7 @@ def _lines(
     lines += _table(
         "incidents", [f"#{row.id} {row.verdict} of {row.who}: {row.fate}" for row in view.incidents]
     )
+    lines += _table("strikes", _strike_lines(state))
     lost = [node for node in state.nodes.values() if not node.connected]
     lines += _table("lost nodes", [f"{n.node_rank} {n.host}: {clean(n.lost_why)}" for n in lost])
     if controller is not None and state.ended is None and not interrupted:
@@ -187,6 +192,16 @@ def _lines(
         restarts = f", restarted {state.incarnations - 1} times" if state.incarnations > 1 else ""
         text = f"{controller.address}, pid {controller.pid}, {words[controller.alive]}{restarts}"
         lines += _table("controller", [text])
+    return lines
+
+
+def _strike_lines(state: RunState) -> list[str]:
+    """Hosts in which failures of the last day lay, and whether they are left out for it."""
+    lines = []
+    for host, strikes in sorted(state.strikes_by_host.items()):
+        of = ", ".join(f"{strike.why} in {strike.run}" for strike in strikes)
+        out = "; left out where others can take its place" if host in state.struck_out else ""
+        lines.append(f"{clean(host)}: {len(strikes)} ({clean(of)}){out}")
     return lines
 
 

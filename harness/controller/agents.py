@@ -127,14 +127,17 @@ class Agents:
         Raises Refused.
         """
         assert state.run is not None
-        nnodes = state.run.nnodes
+        nnodes, spares = state.run.nnodes, state.run.spares
+        options = f"--nnodes {nnodes}" + (f" --spares {spares}" if spares else "")
         if state.ended is not None:
             raise Refused(f"run {state.run.run} has ended: {state.ended.reason}")
         if hello.local_world_size < 1:
             raise Refused(f"it wants to run {hello.local_world_size} ranks; at least 1 is needed")
-        rank = hello.node_rank if hello.node_rank >= 0 else self._free_rank(nnodes)
-        if rank >= nnodes:
-            raise Refused(f"node rank {rank} is not in 0..{nnodes - 1} (--nnodes {nnodes})")
+        rank = (
+            hello.node_rank if hello.node_rank >= 0 else self._free_rank(nnodes + spares, options)
+        )
+        if rank >= nnodes + spares:
+            raise Refused(f"node rank {rank} is not in 0..{nnodes + spares - 1} ({options})")
         before = self._agents.get(rank)
         if before is not None and not before.lost and before.linked:
             raise Refused(
@@ -166,12 +169,12 @@ class Agents:
             self._departure.clear()
             await self._departure.wait()
 
-    def _free_rank(self, nnodes: int) -> int:
+    def _free_rank(self, nnodes: int, options: str) -> int:
         """The lowest free rank; never 0, which is the head's own (its agent asks for it)."""
         for rank in range(1, nnodes):
             if rank not in self._agents or self._agents[rank].lost:
                 return rank
-        raise Refused(f"all {nnodes} nodes have joined (--nnodes {nnodes})")
+        raise Refused(f"all {nnodes} nodes have joined ({options})")
 
 
 def shutdown_id(agent: Agent, state: RunState) -> int | None:

@@ -16,6 +16,7 @@ from typing import Protocol
 from harness import codec, journal
 from harness import events as e
 from harness.controller.agents import Agent, Agents, Refused
+from harness.controller.clock import SteadyClock
 from harness.errors import PlatformError
 from harness.journal import JournalWriter
 from harness.orders import Command
@@ -30,6 +31,9 @@ DECISIONS = (
     e.AgentJoined,
     e.AgentLost,
     e.AttemptStarted,
+    e.NodesAwaited,
+    e.Regrouping,
+    e.HostStruck,
     e.OrderGiven,
     e.CommandTaken,
     e.IncidentOpened,
@@ -76,6 +80,7 @@ class Loop:
         self._decider = decider
         self._on_event = on_event
         self._next_seq = 0
+        self._clock = SteadyClock()
         self._wake: asyncio.TimerHandle | None = None
 
     def resume(self, path: Path) -> None:
@@ -85,6 +90,7 @@ class Loop:
             self.agents.note(record, self.state)
             if record.stamp.source == "controller":
                 self._next_seq = record.stamp.seq + 1
+                self._clock.follow(record.stamp)
 
     def start(self, started: e.RunStarted, pid: int, address: str) -> None:
         """Take charge."""
@@ -158,6 +164,7 @@ class Loop:
             self._settle()
         except Exception as error:
             if not self.broken.done():
+                log.exception("a step failed")
                 self.broken.set_exception(error)
             raise
         grew, self.grew = self.grew, asyncio.Event()
@@ -166,7 +173,7 @@ class Loop:
             self.ended.set()
 
     def _settle(self) -> None:
-        now_ns = time.time_ns()
+        now_ns = self._clock.now_ns()
         made = 0
         while decisions := self._decider.plan(self.state, now_ns):
             for decision in decisions:
@@ -198,7 +205,7 @@ class Loop:
             attempt=max(attempt, 0),
             source="controller",
             seq=self._next_seq,
-            wall_ns=time.time_ns(),
+            wall_ns=self._clock.now_ns(),
             mono_ns=time.monotonic_ns(),
         )
         record = e.Record(stamp=stamp, event=event)

@@ -18,9 +18,12 @@ from harness.controller.incident_files import IncidentFiles, Reporter, replace_f
 from harness.controller.launcher_line import launcher_lines
 from harness.controller.loop import Decider, Loop
 from harness.controller.service import serve
+from harness.controller.strike_file import StrikeFile
 from harness.controller.upkeep import keep_durable, notice_silence
 from harness.errors import ExitCode, HarnessError, UsageError
 from harness.journal import FILE_NAME, JournalWriter
+from harness.membership import Strike
+from harness.state import RunState
 from harness.version import version
 from harness.wire.server import open_server
 from harness.wire.waiting import first_of, within
@@ -81,10 +84,20 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
         options.run_dir / FILE_NAME, run=job.run, version=version(), say=_say_aloud
     )
     files = IncidentFiles(options.run_dir, reporter)
-    loop = Loop(writer=writer, decider=decider, on_event=files.on_event)
+    strike_file = StrikeFile(options.run_dir.parent, job.policy.strike_window, _say_aloud)
+
+    def on_event(state: RunState, event: e.Event) -> None:
+        files.on_event(state, event)
+        if isinstance(event, e.HostStruck):
+            strike_file.add(state.strikes[-1])
+
+    loop = Loop(writer=writer, decider=decider, on_event=on_event)
     loop.resume(writer.path)
     files.write_all(loop.state)
-    loop.start(_run_started(job), os.getpid(), address)
+    fresh = loop.state.run is None
+    strike_file.add(*(strike for strike in loop.state.strikes if strike.run == job.run))
+    started = _run_started(job, strike_file.read() if fresh and job.nnodes > 1 else ())
+    loop.start(started, os.getpid(), address)
     log.info("run %s, incarnation %d, at %s", job.run, loop.state.incarnations - 1, address)
     closing = asyncio.Event()
     serve(server, loop, job.token, closing)
@@ -104,7 +117,9 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
         )
     finally:
         closing.set()
-        await server.stop(_STREAMS_SECONDS)
+        # Bounded: a controller that cannot go on must end, so that the next one can.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await within(2 * _STREAMS_SECONDS, server.stop(_STREAMS_SECONDS))
         writer.close()
     return ExitCode.OK
 
@@ -131,11 +146,15 @@ async def _broken(loop: Loop) -> None:
     await loop.broken
 
 
-def _run_started(job: Job) -> e.RunStarted:
+def _run_started(job: Job, strikes: tuple[Strike, ...]) -> e.RunStarted:
     return e.RunStarted(
         run=job.run,
         command=(job.script, *job.script_args),
         nnodes=job.nnodes,
+        min_nodes=job.min_nodes,
+        spares=job.spares,
+        grow=job.grow,
+        strikes=strikes,
         policy=job.policy,
         chaos_allowed=job.chaos_allowed,
         harness_version=version(),

@@ -9,6 +9,7 @@ from harness.incidents import Verdict
 from harness.state import RunState
 
 _TEXT = re.compile(r"address already in use|EADDRINUSE|port \d+ is (?:already )?in use", re.I)
+_HOLDER = re.compile(r"held by pid \d+ [^;]*")
 _PORT = re.compile(r"\bport:? (\d+)", re.I)
 
 
@@ -29,7 +30,9 @@ def port_in_use_verdict(state: RunState, failed: e.StoreFailed) -> Verdict | Non
         return None
     host = state.nodes[0].host if 0 in state.nodes else ""
     port = state.run.master_port
+    holder = _HOLDER.search(failed.why)
     cause = f"port {port} for the rendezvous store is in use by another process"
+    cause += f", {holder[0]}" if holder else ""
     return Verdict(
         verdict="port_in_use",
         first_failing=(),

@@ -17,6 +17,9 @@ Decision = (
     | e.IncidentClosed
     | e.RunEnded
     | e.AgentLost
+    | e.NodesAwaited
+    | e.Regrouping
+    | e.HostStruck
 )
 
 STORE_NODE = 0
@@ -47,10 +50,10 @@ def show_card(state: RunState, incident: Incident) -> list[Decision]:
     if attempt is not None and attempt.index == incident.verdict.attempt:
         first = incident.verdict.first_failing[:1]
         nodes |= {attempt.ranks[rank].node_rank for rank in first if rank in attempt.ranks}
-    return _notify(state, nodes, f"incidents/{incident.id:03d}/", lambda: card(state, incident))
+    return notify(state, nodes, f"incidents/{incident.id:03d}/", lambda: card(state, incident))
 
 
-def _notify(
+def notify(
     state: RunState, nodes: Iterable[int], mark: str, text: Callable[[], str]
 ) -> list[Decision]:
     """`text()` on the screens of `nodes`, unless a text that holds `mark` was shown before."""
@@ -95,9 +98,16 @@ def fail(state: RunState, exit_code: ExitCode, what: str, help: str) -> list[Dec
     """End for a reason that no incident tells: say it on the head's screen first."""
     text = f"error: {what}\n  help: {help}"
     return [
-        *_notify(state, [STORE_NODE], text, lambda: text),
+        *notify(state, [STORE_NODE], text, lambda: text),
         *end(state, "failed", exit_code, what),
     ]
+
+
+def stop_asked(state: RunState) -> o.StopRun | None:
+    """The wish to end a run that has no workers: to stop or to preempt it."""
+    if state.stop is None and state.preempt is not None:
+        return o.StopRun(why=state.preempt.why, signal=15)
+    return state.stop
 
 
 def end_stopped(state: RunState, stop: o.StopRun) -> list[Decision]:

@@ -15,15 +15,29 @@ from harness.recovery.ending import (
     end_stopped,
     fail,
     next_id,
+    notify,
     show_card,
+    stop_asked,
+)
+from harness.recovery.members import (
+    elastic,
+    enough,
+    going_on_text,
+    last_call_ns,
+    least,
+    may_go_on,
+    members,
 )
 from harness.recovery.remedy import choose
 from harness.state import AttemptState, RunState
 from harness.topology import place_ranks, ranks_text
 
 
-def gathered_by_ns(state: RunState, run: e.RunStarted) -> int:
-    return state.started_ns + int(run.policy.rendezvous_timeout * 1e9)
+def gathered_by_ns(state: RunState, run: e.RunStarted) -> list[int]:
+    """When the wait for nodes may end."""
+    by_ns = state.stage_ns + int(run.policy.rendezvous_timeout * 1e9)
+    call_ns = last_call_ns(state, run)
+    return [by_ns] if call_ns is None else [by_ns, call_ns]
 
 
 def stored_by_ns(state: RunState, run: e.RunStarted) -> int:
@@ -31,24 +45,59 @@ def stored_by_ns(state: RunState, run: e.RunStarted) -> int:
 
 
 def gather(state: RunState, run: e.RunStarted, now_ns: int) -> list[Decision]:
-    """Wait for all nodes, then have the store hosted."""
-    if state.stop is not None:
-        return end_stopped(state, state.stop)
-    missing = [node for node in range(run.nnodes) if not connected(state, node)]
-    if not missing:
+    """Wait for enough nodes, then have the store hosted."""
+    stop = stop_asked(state)
+    if stop is not None:
+        return end_stopped(state, stop)
+    here = sum(node.connected for node in state.nodes.values())
+    call_ns = last_call_ns(state, run)
+    called = bool(state.attempts) or (call_ns is not None and now_ns >= call_ns)
+    if enough(state, run) and (here >= run.nnodes or called):
         return [host_store(state, run)]
-    if run.nnodes == 1 and STORE_NODE in state.nodes:
-        why = f"the agent of the only node is gone: {state.nodes[STORE_NODE].lost_why}"
+    gone = STORE_NODE in state.nodes and not connected(state, STORE_NODE)
+    if gone and (run.nnodes == 1 or state.attempts):
+        which = "the only node" if run.nnodes == 1 else f"node {STORE_NODE}"
+        why = f"the agent of {which} is gone: {state.nodes[STORE_NODE].lost_why}"
         return end(state, "failed", ExitCode.NODE_LOST, why)
-    if now_ns >= gathered_by_ns(state, run):
-        return fail(
-            state,
-            ExitCode.NODE_LOST,
-            f"node {ranks_text(missing)} did not join within {run.policy.rendezvous_timeout:g} s",
-            f"{run.nnodes - len(missing)} of {run.nnodes} nodes are here; start `harness run` with"
-            " the same --rdzv-endpoint on the others, or ask for fewer with --nnodes",
-        )
+    if now_ns >= stored_by_ns(state, run):
+        return _too_few(state, run, here)
+    if state.attempts:
+        mark = f"after attempt {len(state.attempts) - 1} the run waits"
+        text = f"harness: {mark.removesuffix('waits')}{going_on_text(state, run)}"
+        return notify(state, [STORE_NODE], mark, lambda: text)
     return []
+
+
+def _too_few(state: RunState, run: e.RunStarted, here: int) -> list[Decision]:
+    timeout = f"within {run.policy.rendezvous_timeout:g} s"
+    missing = [node for node in range(run.nnodes) if not connected(state, node)]
+    what = f"node {ranks_text(missing)} did not join {timeout}"
+    if elastic(run):
+        what = f"only {here} of at least {least(run)} nodes were here {timeout}"
+    return fail(
+        state,
+        ExitCode.NODE_LOST,
+        what,
+        f"{here} of {run.nnodes} nodes are here; start `harness run` with the same"
+        " --rdzv-endpoint on the others, or ask for fewer with --nnodes",
+    )
+
+
+def go_on(state: RunState, run: e.RunStarted, attempt: AttemptState) -> list[Decision]:
+    """After `attempt`, the next one, or the wait for nodes to make it up."""
+    if enough(state, run):
+        return [host_store(state, run)]
+    here = len(members(state, run))
+    if may_go_on(state, run):
+        return [e.NodesAwaited(attempt=attempt.index, here=here, least=least(run))]
+    lost = sorted(attempt.lost_nodes) or [n for n in attempt.nodes if not connected(state, n)]
+    return fail(
+        state,
+        ExitCode.NODE_LOST,
+        f"node {ranks_text(lost)} was lost while attempt {attempt.index} was being stopped:"
+        f" {state.nodes[lost[0]].lost_why or attempt.lost_nodes.get(lost[0], '')}",
+        "see whether the machine is alive, then run again",
+    )
 
 
 def host_store(state: RunState, run: e.RunStarted) -> e.OrderGiven:
@@ -63,10 +112,11 @@ def host_store(state: RunState, run: e.RunStarted) -> e.OrderGiven:
 
 def await_store(state: RunState, run: e.RunStarted, now_ns: int) -> list[Decision]:
     """Wait for the store of the attempt to come, then begin the attempt."""
-    if state.stop is not None:
-        return end_stopped(state, state.stop)
-    gone = [node for node in range(run.nnodes) if not connected(state, node)]
-    if gone:
+    stop = stop_asked(state)
+    if stop is not None:
+        return end_stopped(state, stop)
+    gone = sorted(node.node_rank for node in state.nodes.values() if not node.connected)
+    if not may_go_on(state, run):
         return fail(
             state,
             ExitCode.NODE_LOST,
@@ -76,8 +126,11 @@ def await_store(state: RunState, run: e.RunStarted, now_ns: int) -> list[Decisio
         )
     if state.store_failed is not None:
         return _store_failed(state, run, state.store_failed, now_ns)
-    if state.store is not None and state.store.attempt == len(state.attempts):
-        return [_start_attempt(state)]
+    stored = state.store is not None and state.store.attempt == len(state.attempts)
+    if stored and enough(state, run):
+        return [_start_attempt(state, run)]
+    if stored and now_ns >= stored_by_ns(state, run):
+        return _too_few(state, run, len(members(state, run)))
     if now_ns >= stored_by_ns(state, run):
         return fail(
             state,
@@ -89,20 +142,27 @@ def await_store(state: RunState, run: e.RunStarted, now_ns: int) -> list[Decisio
     return []
 
 
-def _start_attempt(state: RunState) -> e.AttemptStarted:
+def _start_attempt(state: RunState, run: e.RunStarted) -> e.AttemptStarted:
+    taking_part = [state.nodes[node] for node in members(state, run)]
     nodes = place_ranks(
-        [(node.node_rank, node.host, node.local_world_size) for node in state.nodes.values()]
+        [(node.node_rank, node.host, node.local_world_size) for node in taking_part]
     )
-    incident = state.incidents[-1] if state.incidents else None
     return e.AttemptStarted(
         attempt=len(state.attempts),
         world_size=sum(node.size for node in nodes),
         nodes=nodes,
-        why="first launch"
-        if incident is None
-        else f"restart after incident {incident.id} ({incident.verdict.verdict})",
+        why=_why(state),
         checkpoint_interval=interval_of_attempt(state),
     )
+
+
+def _why(state: RunState) -> str:
+    if state.attempt is None:
+        return "first launch"
+    if state.attempt.regroup is not None or not state.incidents:
+        return "" if state.attempt.regroup is None else state.attempt.regroup.why
+    incident = state.incidents[-1]
+    return f"restart after incident {incident.id} ({incident.verdict.verdict})"
 
 
 def _store_failed(
@@ -145,7 +205,7 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
                 first_rank=node.first_rank,
                 local_world_size=node.size,
                 world_size=attempt.world_size,
-                node_rank=node.node_rank,
+                node_rank=group_rank,
                 nnodes=len(attempt.nodes),
                 master_addr=store.address,
                 master_port=store.port,
@@ -153,6 +213,6 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
                 checkpoint_interval=attempt.checkpoint_interval,
             ),
         )
-        for node in attempt.nodes.values()
+        for group_rank, node in enumerate(attempt.nodes.values())
         if node.node_rank not in attempt.start_ordered
     ]

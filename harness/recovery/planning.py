@@ -9,6 +9,7 @@ from harness.errors import ExitCode
 from harness.goodput import lost_steps
 from harness.incidents import Incident
 from harness.recovery.ending import (
+    STORE_NODE,
     Decision,
     close_open,
     end,
@@ -16,6 +17,7 @@ from harness.recovery.ending import (
     fail,
     next_collection,
     next_id,
+    notify,
     show_card,
     shut_down,
 )
@@ -23,10 +25,13 @@ from harness.recovery.launching import (
     await_store,
     gather,
     gathered_by_ns,
-    host_store,
+    go_on,
     start_workers,
     stored_by_ns,
 )
+from harness.recovery.members import grow
+from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns, stop_wanted
+from harness.recovery.quarantine import quarantine_notices, strikes
 from harness.recovery.remedy import ASIDE_SUFFIX, aside, incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.watching import watch, watch_by_ns
@@ -43,6 +48,9 @@ def plan(state: RunState, now_ns: int) -> list[Decision]:
         return []
     if state.ended is not None:
         return shut_down(state, state.ended)
+    struck = strikes(state)
+    if struck:
+        return struck
     attempt = state.attempt
     match state.stage:
         case "gathering":
@@ -72,6 +80,10 @@ def accept(state: RunState, command: o.Command) -> tuple[bool, str]:
             if state.stop is not None:
                 return True, "the run is being stopped already"
             return True, "the run is being stopped"
+        case o.Preempt():
+            if state.stop is not None:
+                return True, "the run is being stopped already"
+            return True, "the run is preempted"
         case o.Inject(fault=fault):
             return _accept_fault(state, state.run, fault.rank, fault.kind)
         case o.ShowStacks():
@@ -102,8 +114,11 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
     if asks:
         return asks
     incident = _decisive_incident(state, attempt)
-    if state.stop is not None or incident is not None:
-        return _wind_down(state, attempt, incident, now_ns)
+    stop = stop_wanted(state, attempt, _reachable(attempt), now_ns)
+    if stop is not None or incident is not None or attempt.regroup is not None:
+        return _wind_down(state, attempt, stop, incident, now_ns)
+    if state.preempt is not None:
+        return preempt(state, attempt, _reachable(attempt), now_ns)
     if attempt.trouble_ns and _unjudged(state, attempt):
         return _judge(state, attempt, now_ns)
     starts = start_workers(state, attempt)
@@ -113,6 +128,8 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return _finish(state, attempt)
     return (
         _standing(state, attempt, now_ns)
+        or quarantine_notices(state, attempt)
+        or grow(state, attempt)
         or watch(state, attempt, _reachable(attempt), now_ns)
         or [
             *_told_reports(state, attempt),
@@ -198,20 +215,26 @@ def _trouble_text(attempt: AttemptState) -> str:
 
 
 def _wind_down(
-    state: RunState, attempt: AttemptState, incident: Incident | None, now_ns: int
+    state: RunState,
+    attempt: AttemptState,
+    stop: o.StopRun | None,
+    incident: Incident | None,
+    now_ns: int,
 ) -> list[Decision]:
     """Stop what is left of the attempt, then go on or end."""
     assert state.run is not None
     tell = [] if incident is None else show_card(state, incident)
-    stops = _stop_workers(state, attempt, incident)
+    if incident is None and stop is None and attempt.regroup is not None:
+        text = f"harness: attempt {attempt.index} is stopped; the run {attempt.regroup.why}"
+        tell = notify(state, [STORE_NODE], text, lambda: text)
+    stops = _stop_workers(state, attempt, stop, incident)
     if tell or stops:
         return [*tell, *stops]
     late = sorted(_reachable(attempt) - attempt.stopped_nodes)
     if late and now_ns < _stopped_by_ns(state, attempt):
         return []
-    if state.stop is not None:
-        return end_stopped(state, state.stop)
-    assert incident is not None
+    if stop is not None:
+        return end_preempted(state, attempt) or end_stopped(state, stop)
     if late:
         return fail(
             state,
@@ -220,23 +243,22 @@ def _wind_down(
             f" {state.run.policy.stop_grace + state.run.policy.stop_limit:g} s",
             "a process of theirs cannot be killed (look for state D in ps); the machine needs care",
         )
-    if incident.action in ("stop", "report", "none"):
+    if incident is not None and incident.action in ("stop", "report", "none"):
         reason = f"{incident.verdict.cause}; not restarted: {incident.action_reason}"
         outcome = "succeeded" if incident.exit_code == ExitCode.OK else "failed"
         return end(state, outcome, incident.exit_code, reason)
-    moves = _set_aside(state, attempt, incident)
+    moves = None if incident is None else _set_aside(state, attempt, incident)
     if moves is not None:
         return moves
-    lost = sorted(attempt.lost_nodes)
-    if lost:
-        return fail(
-            state,
-            ExitCode.NODE_LOST,
-            f"node {ranks_text(lost)} was lost while attempt {attempt.index} was being stopped:"
-            f" {attempt.lost_nodes[lost[0]]}",
-            "see whether the machine is alive, then run again",
-        )
-    return [host_store(state, state.run)]
+    if incident is None and _all_left_well(attempt):
+        return _finish(state, attempt)
+    return go_on(state, state.run, attempt)
+
+
+def _all_left_well(attempt: AttemptState) -> bool:
+    """Whether every rank had finished before it could be stopped."""
+    endings = [rank.exited for rank in attempt.ranks.values()]
+    return all(x is not None and not x.ordered and x.exit_code == 0 for x in endings)
 
 
 def _set_aside(state: RunState, attempt: AttemptState, incident: Incident) -> list[Decision] | None:
@@ -265,17 +287,19 @@ def _set_aside(state: RunState, attempt: AttemptState, incident: Incident) -> li
 
 
 def _stop_workers(
-    state: RunState, attempt: AttemptState, incident: Incident | None
+    state: RunState, attempt: AttemptState, stop: o.StopRun | None, incident: Incident | None
 ) -> list[Decision]:
     assert state.run is not None
-    if state.stop is not None:
-        why = state.stop.why
+    if stop is not None:
+        why = stop.why
+    elif attempt.regroup is not None and incident is None:
+        why = attempt.regroup.why
     else:
         assert incident is not None
         why = f"incident {incident.id}: {incident.verdict.verdict}"
-    stop = o.StopWorkers(attempt=attempt.index, grace=state.run.policy.stop_grace, why=why)
+    order = o.StopWorkers(attempt=attempt.index, grace=state.run.policy.stop_grace, why=why)
     unstopped = _reachable(attempt) - attempt.stop_ordered
-    return [e.OrderGiven(node_rank=node, order=stop) for node in sorted(unstopped)]
+    return [e.OrderGiven(node_rank=node, order=order) for node in sorted(unstopped)]
 
 
 def _reachable(attempt: AttemptState) -> set[int]:
@@ -320,9 +344,11 @@ def _stage_deadlines(state: RunState, run: e.RunStarted) -> list[int]:
     attempt = state.attempt
     match state.stage:
         case "gathering":
-            return [gathered_by_ns(state, run)]
+            return gathered_by_ns(state, run)
         case "storing":
             return [stored_by_ns(state, run)]
+        case "running" if attempt is not None and state.preempt is not None:
+            return preempted_by_ns(state, attempt)
         case "running" | "judging" if attempt is not None and attempt.trouble_ns:
             collection = _open_collection(state, attempt)
             evidence = [] if collection is None else [_evidence_by_ns(state, collection)]

@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness import events as e
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
 from harness.errors import ExitCode
 from harness.incidents import Action, Incident, Verdict
 from harness.policy import Policy
+from harness.recovery.ending import STORE_NODE
+from harness.recovery.members import going_on_text, may_go_on
 from harness.state import RunState
 from harness.topology import ranks_text
 
@@ -71,6 +74,7 @@ def choose(state: RunState, verdict: Verdict, now_ns: int) -> Remedy:
     return (
         _by_kind(state, verdict)
         or _by_history(state, verdict, state.run.policy)
+        or _by_nodes(state, verdict, state.run)
         or _by_budget(state, verdict, state.run.policy, now_ns)
         or _rollback(state, verdict)
         or _restart(state, verdict)
@@ -119,8 +123,6 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
             return _stop("the ranks would train on from different steps; remove what is not whole")
         case "checkpoint_corrupt", _:
             return _unless_older(state, verdict)
-        case "node_lost", _:
-            return _stop("the ranks of the lost node have no place to run", ExitCode.NODE_LOST)
         case "port_in_use", _:
             return _stop("another process holds the port; restarting frees nothing", ExitCode.USAGE)
         case "deterministic_failure", _:
@@ -153,6 +155,8 @@ def _exception(verdict: Verdict) -> Remedy | None:
 
 def _by_history(state: RunState, verdict: Verdict, policy: Policy) -> Remedy | None:
     """The loop breaker: the same failure at the same step."""
+    if verdict.verdict == "node_lost":
+        return None  # a machine that goes says nothing of the program
     same = _same_failures(state.incidents, verdict)
     limit = policy.same_failure_limit
     if len(same) + 1 < limit or not _comparable(verdict):
@@ -200,22 +204,39 @@ def _by_budget(state: RunState, verdict: Verdict, policy: Policy, now_ns: int) -
     if policy.max_restarts <= 0:
         return _stop("no restarts are allowed (--max-restarts 0)", _own_code(verdict))
     since_ns = now_ns - int(policy.restart_window * 1e9)
-    restarts = sum(1 for attempt in state.attempts[1:] if attempt.started_ns >= since_ns)
+    restarts = sum(
+        after.started_ns >= since_ns
+        for before, after in zip(state.attempts, state.attempts[1:], strict=False)
+        if before.regroup is None
+    )
     if restarts >= policy.max_restarts:
         return _stop(
             f"all {policy.max_restarts} restarts allowed within"
             f" {policy.restart_window:g} s are used up",
             _own_code(verdict, ExitCode.GAVE_UP),
         )
-    lost = sorted(node.node_rank for node in state.nodes.values() if not node.connected)
-    if lost:
-        return _stop(f"node {ranks_text(lost)} is lost as well", ExitCode.NODE_LOST)
     return None
+
+
+def _by_nodes(state: RunState, verdict: Verdict, run: e.RunStarted) -> Remedy | None:
+    """Whether there are nodes to go on with."""
+    if may_go_on(state, run):
+        return None
+    lost = sorted(node.node_rank for node in state.nodes.values() if not node.connected)
+    if STORE_NODE in lost and run.nnodes > 1:
+        why = f"node {STORE_NODE} is lost, and the run's controller and store with it"
+    elif verdict.verdict == "node_lost":
+        why = "the ranks of the lost node have no place to run"
+    else:
+        why = f"node {ranks_text(lost)} is lost as well"
+    return _stop(why, ExitCode.NODE_LOST)
 
 
 def _own_code(verdict: Verdict, otherwise: ExitCode = ExitCode.SCRIPT_FAILED) -> ExitCode:
     if verdict.family == "stuck":
         return ExitCode.HANG
+    if verdict.verdict == "node_lost" and otherwise is ExitCode.SCRIPT_FAILED:
+        return ExitCode.NODE_LOST
     return ExitCode.OUT_OF_MEMORY if verdict.verdict == "out_of_memory" else otherwise
 
 
@@ -268,9 +289,12 @@ def _restart(state: RunState, verdict: Verdict) -> Remedy:
     assert state.run is not None
     policy = state.run.policy
     number = len(state.attempts)
+    nodes = going_on_text(state, state.run)
+    help = "" if verdict.verdict == "node_lost" and nodes else _may_help(verdict)
+    why = "; ".join(filter(None, (nodes, help)))
     return Remedy(
         action="restart",
-        reason=f"{_may_help(verdict)} (restart {number}; {policy.max_restarts} are allowed in"
+        reason=f"{why} (restart {number}; {policy.max_restarts} are allowed in"
         f" {policy.restart_window:g} s)",
     )
 

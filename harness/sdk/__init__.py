@@ -12,6 +12,7 @@ from harness.sdk.progress import (
     checkpoint_saved,
     phase,
     progress,
+    should_stop,
 )
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = [
     "checkpoint_saved",
     "phase",
     "progress",
+    "should_stop",
 ]
 
 

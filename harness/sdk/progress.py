@@ -53,6 +53,17 @@ def phase(name: Phase) -> Iterator[None]:
         guest.link.say("PhaseChanged", phase=before)
 
 
+def should_stop(step: int) -> bool:
+    """Whether training is to stop after `step`: the run is preempted.
+
+    Ask once for each step, on every rank, with numbers that grow and are the same on all ranks.
+    The answer is true on all ranks at the same step, without a collective; then save, say so
+    (`checkpoint_saved`, or let `harness.Checkpointer` do both) and leave. Costs microseconds.
+    """
+    guest = current()
+    return guest is not None and guest.should_stop(int(step))
+
+
 def checkpoint_saved(step: int, path: str | os.PathLike[str], seconds: float) -> None:
     """Say that this rank's part of the checkpoint of `step` at `path` is safe on disk.
 

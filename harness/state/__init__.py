@@ -12,6 +12,7 @@ from harness.state.words import (
     RunState,
     StackRequest,
     Stage,
+    StopAt,
 )
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "RunState",
     "StackRequest",
     "Stage",
+    "StopAt",
     "fold",
     "fold_all",
 ]

@@ -8,13 +8,25 @@ _MOST = 8
 """Kept of each rank."""
 
 
-def saved(state: RunState, event: e.CheckpointSaved) -> None:
+def saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
     """A rank's part of a checkpoint is on disk."""
+    known = 0 <= stamp.attempt < len(state.attempts)
+    attempt = state.attempts[stamp.attempt] if known else None
     mark = state.checkpoints.get(event.step)
-    saved_by = frozenset() if mark is None or mark.path != event.path else mark.saved_by
-    seconds = event.seconds if mark is None else max(mark.seconds, event.seconds)
+    if mark is not None and mark.path != event.path:
+        mark = None
+    # Counted against the ranks of the attempt that saves: the next one may have others.
+    again = mark is not None and mark.attempt == stamp.attempt
+    saved_by = mark.saved_by | {event.rank} if mark and again else frozenset({event.rank})
+    whole = attempt is not None and len(saved_by) >= attempt.world_size
+    known_ns = 0 if mark is None else mark.whole_ns
     state.checkpoints[event.step] = CheckpointMark(
-        step=event.step, path=event.path, saved_by=saved_by | {event.rank}, seconds=seconds
+        step=event.step,
+        path=event.path,
+        saved_by=saved_by,
+        seconds=event.seconds if mark is None else max(mark.seconds, event.seconds),
+        attempt=stamp.attempt,
+        whole_ns=known_ns or (state.last_ns if whole else 0),
     )
 
 

@@ -11,6 +11,7 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
+from harness.membership import Strike
 from harness.sightings import Pulse
 from harness.state import booking, files
 from harness.state.reading import arrivals_read, vitals_read
@@ -24,6 +25,7 @@ from harness.state.words import (
     StackRequest,
     Stage,
     Stall,
+    StopAt,
 )
 
 _SURVEY_NS = 200_000_000
@@ -31,6 +33,7 @@ _SURVEY_NS = 200_000_000
 
 def fold(state: RunState, record: e.Record) -> RunState:
     """`state` after `record`."""
+    record = state.wall_clocks.steady(record, state.last_ns)
     stamp, event = record.stamp, record.event
     state.last_ns = max(state.last_ns, stamp.wall_ns)
     kind, _, number = stamp.source.partition(":")
@@ -56,6 +59,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.RunStarted():
             state.run = event
             state.started_ns = state.stage_ns = stamp.wall_ns
+            state.strikes = list(event.strikes)
         case e.ControllerStarted():
             state.incarnations = event.incarnation + 1
             for node in state.nodes.values():
@@ -78,6 +82,12 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             booking.open_attempt(attempt, state.attempt)
             state.attempts.append(attempt)
             _enter(state, stamp, "running")
+        case e.NodesAwaited():
+            _enter(state, stamp, "gathering")
+        case e.Regrouping():
+            state.attempts[event.attempt].regroup = event
+        case e.HostStruck():
+            _struck(state, stamp, event)
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
         case e.RunEnded():
@@ -122,6 +132,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.CheckpointFile()
             | e.FilesSetAside()
             | e.CheckpointFailed()
+            | e.StopStepTaken()
             | e.FactsLost()
             | e.PulsesRead()
             | e.ArrivalsRead()
@@ -175,7 +186,7 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.GroupCreated():
             state.groups[f"{event.pg}@{event.rank}"] = event
         case e.CheckpointSaved():
-            files.saved(state, event)
+            files.saved(state, stamp, event)
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
                 booking.saved(state.attempts[stamp.attempt], rank, event.seconds, stamp.wall_ns)
@@ -189,6 +200,10 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
                 files.note(attempt, stamp, event)
+        case e.StopStepTaken():
+            attempt = _attempt(state, event.attempt)
+            if attempt is not None and (at := attempt.stop_at) and at.step == event.step:
+                at.answers[event.node_rank] = event
         case e.EvidenceTaken():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -234,6 +249,7 @@ def _agent_joined(state: RunState, event: e.AgentJoined) -> None:
         host=event.host,
         pid=event.pid,
         local_world_size=event.local_world_size,
+        joined_ns=state.last_ns,
         seen_ns=state.last_ns,
     )
 
@@ -267,6 +283,9 @@ def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> No
     match event.command:
         case o.StopRun():
             state.stop = state.stop or event.command
+        case o.Preempt():
+            if state.preempt is None:
+                state.preempt, state.preempt_ns = event.command, stamp.wall_ns
         case o.Inject():
             state.injects.append(event.command)
         case o.ShowStacks():
@@ -324,6 +343,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: Pulse) -> None:
     rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
     rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps
     rank.heartbeat_ns, rank.collectives = pulse.heartbeat_ns, pulse.collectives
+    rank.asked_stop = max(rank.asked_stop, pulse.asked_stop)
 
 
 def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> None:
@@ -337,6 +357,24 @@ def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> No
     attempt.gone.add(event.rank)
     if not event.ordered and event.exit_code != 0:
         _trouble(state, stamp, event.exited_ns, event.rank)
+
+
+def _struck(state: RunState, stamp: e.Stamp, event: e.HostStruck) -> None:
+    run = "" if state.run is None else state.run.run
+    strike = Strike(
+        host=event.host, run=run, incident=event.incident, why=event.why, at_ns=stamp.wall_ns
+    )
+    state.strikes.append(strike)
+
+
+def _stop_at(state: RunState, node_rank: int, order: o.StopAtStep) -> None:
+    attempt = _attempt(state, order.attempt)
+    if attempt is None:
+        return
+    at = attempt.stop_at
+    if at is None or at.step != order.step:
+        at = attempt.stop_at = StopAt(step=order.step, tries=0 if at is None else at.tries + 1)
+    (at.agreed if order.agreed else at.told).add(node_rank)
 
 
 def _workers_stopped(state: RunState, stamp: e.Stamp, event: e.WorkersStopped) -> None:
@@ -360,9 +398,10 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
                 attempt.start_ordered.add(event.node_rank)
         case o.CollectEvidence():
             _collect(state, stamp, event.node_rank, event.order)
-        case o.StopWorkers(attempt=index):
+        case o.StopWorkers(attempt=index, why=why):
             attempt = _attempt(state, index)
             if attempt is not None:
+                attempt.stop_why = attempt.stop_why or why
                 attempt.stop_ordered.add(event.node_rank)
                 attempt.stop_ordered_ns = attempt.stop_ordered_ns or stamp.wall_ns
             _enter(state, stamp, "stopping")
@@ -370,6 +409,8 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
             attempt = _attempt(state, index)
             if attempt is not None:
                 attempt.aside_ordered.add(event.node_rank)
+        case o.StopAtStep():
+            _stop_at(state, event.node_rank, event.order)
         case o.InjectFault():
             state.injects_ordered += 1
         case o.TakeStacks(request=name):

@@ -7,11 +7,13 @@ from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
+from harness.membership import Strike
 from harness.state.arrivals import Arrivals
 from harness.state.books import Books, Moments
 from harness.state.clocks import Clocks
 from harness.state.growth import Growth
 from harness.state.marking import Book
+from harness.state.steady import WallClocks
 from harness.topology import NodeRanks
 
 RankStatus = Literal["not_started", "running", "raised", "exited", "stopped"]
@@ -39,6 +41,8 @@ class RankState:
     heartbeat_ns: int = 0
     collectives: int = 0
     """Collectives and point-to-point operations it has begun."""
+    asked_stop: int = -1
+    """Last step at which its script asked whether to stop; -1: it never did."""
     advanced_ns: int = 0
     """When it was last seen to have made progress: step, phase or operations; its start counts."""
     started_ns: int = 0
@@ -78,6 +82,20 @@ class Stall:
 
 
 @dataclass(slots=True)
+class StopAt:
+    """A step at which all ranks are to stop."""
+
+    step: int
+    tries: int = 0
+    """Steps proposed before."""
+    told: set[int] = field(default_factory=set)
+    """Nodes that were told of it."""
+    answers: dict[int, e.StopStepTaken] = field(default_factory=dict)
+    agreed: set[int] = field(default_factory=set)
+    """Nodes that were told that it stays."""
+
+
+@dataclass(slots=True)
 class AttemptState:
     """One launch of all workers. Times are wall-clock nanoseconds; 0: not yet."""
 
@@ -109,6 +127,7 @@ class AttemptState:
     stop_ordered: set[int] = field(default_factory=set)
     stop_ordered_ns: int = 0
     """When the first node was told to stop its workers."""
+    stop_why: str = ""
     stopped_ns: int = 0
     """When no worker of it was left."""
     resumed_step: int | None = None
@@ -117,6 +136,10 @@ class AttemptState:
     pace: Pace = field(default_factory=Pace)
     begun: bool = False
     """A rank has begun an operation, or made a step."""
+    regroup: e.Regrouping | None = None
+    """Why it was stopped on purpose."""
+    stop_at: "StopAt | None" = None
+    """Where its ranks were last told to stop."""
     stillest_ns: int = 0
     """No living rank has gone without progress since before this time."""
     surveyed_ns: int = 0
@@ -158,6 +181,8 @@ class NodeState:
     host: str
     pid: int
     local_world_size: int
+    joined_ns: int = 0
+    """When it joined, by the newest record then."""
     connected: bool = True
     seen_ns: int = 0
     """Wall clock of the last record from its agent."""
@@ -204,6 +229,7 @@ class RunState:
 
     run: e.RunStarted | None = None
     started_ns: int = 0
+    wall_clocks: WallClocks = field(default_factory=WallClocks)
     last_ns: int = 0
     """Wall clock of the newest record."""
     incarnations: int = 0
@@ -225,10 +251,16 @@ class RunState:
     """As the lowest rank declared it; its coordinates are that rank's own."""
     coordinates: dict[int, dict[str, int]] = field(default_factory=dict)
     groups: dict[str, e.GroupCreated] = field(default_factory=dict)
+    strikes: list[Strike] = field(default_factory=list)
+    """Of hosts, those of earlier runs first."""
     faults: list[e.FaultInjected] = field(default_factory=list)
     commands: list[e.CommandTaken] = field(default_factory=list)
     stop: o.StopRun | None = None
     """The first accepted request to stop."""
+    preempt: o.Preempt | None = None
+    """The first accepted request to save and stop."""
+    preempt_ns: int = 0
+    """When it came."""
     orders: dict[int, list[o.Order]] = field(default_factory=dict)
     """Orders given so far, by node, in order."""
     injects: list[o.Inject] = field(default_factory=list)
@@ -249,10 +281,24 @@ class RunState:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def strikes_by_host(self) -> dict[str, list[Strike]]:
+        """Those that count now."""
+        found: dict[str, list[Strike]] = {}
+        window_ns = 0 if self.run is None else int(self.run.policy.strike_window * 1e9)
+        for strike in self.strikes:
+            if strike.at_ns >= self.last_ns - window_ns:
+                found.setdefault(strike.host, []).append(strike)
+        return found
+
+    @property
+    def struck_out(self) -> set[str]:
+        """Hosts to leave out where others can take their place."""
+        limit = 0 if self.run is None else self.run.policy.quarantine
+        by_host = self.strikes_by_host
+        return {host for host, strikes in by_host.items() if 0 < limit <= len(strikes)}
+
+    @property
     def newest_restore_point(self) -> CheckpointMark | None:
         """The newest checkpoint that every rank of the run has saved."""
-        attempt = self.attempt
-        if attempt is None:
-            return None
-        whole = [c for c in self.checkpoints.values() if len(c.saved_by) >= attempt.world_size]
+        whole = [mark for mark in self.checkpoints.values() if mark.whole_ns]
         return max(whole, key=lambda mark: mark.step, default=None)

@@ -10,6 +10,7 @@ import grpc
 from grpc.aio import Server, ServicerContext, server
 
 from harness.errors import UsageError
+from harness.portholder import held_by
 from harness.wire.channel import SERVER_OPTIONS, TOKEN_KEY, token_proof
 
 
@@ -82,5 +83,7 @@ def _probe(host: str, port: int) -> None:
             probe.bind(where)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise UsageError(f"port {address} is in use", help=_HELP_IN_USE) from None
+                holder = held_by(port)
+                help = f"it is {holder}; choose another port" if holder else _HELP_IN_USE
+                raise UsageError(f"port {address} is in use", help=help) from None
             raise UsageError(f"cannot listen on {address}: {error.strerror}") from None

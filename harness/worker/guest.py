@@ -117,6 +117,10 @@ class Guest:
                 self._total_steps = total_steps
             self._stepped(step)
 
+    def should_stop(self, step: int) -> bool:
+        """Whether all ranks are to stop at `step`."""
+        return os.getpid() == self.pid and step >= 0 and self._page.should_stop(step)
+
     def enter(self, phase: str) -> str:
         """Be in `phase`; returns the one before."""
         if os.getpid() != self.pid:

@@ -16,6 +16,12 @@ PAGE_BYTES = 256
 _SLOT = struct.Struct("=qqqqdBB16s")  # step, step_ns, tokens, total_steps, loss, has, finite, phase
 _SLOTS_AT = (64, 160)
 _COUNTER, _HEARTBEAT, _COLLECTIVES = 0, 1, 2  # indices of 8-byte words
+# Steps plus one, so that 0 means none. The rank writes the first two: where it asked last, and the
+# target it knows of and has not passed without knowing. The agent writes the others.
+_ASKED, _KNOWN, _TARGET, _AGREED = 3, 4, 5, 6
+_AGREEMENT_SECONDS = 30.0
+"""Longest wait at a step for the word that all ranks stop there: a controller may be restarted."""
+_LOOK_SECONDS = 0.001
 _TRIES = 1000
 
 
@@ -33,6 +39,8 @@ class PulseReading:
     total_steps: int
     collectives: int = 0
     """Collectives and point-to-point operations begun, over all groups."""
+    asked_stop: int = -1
+    """Last step at which the script asked whether to stop; -1: it never did."""
 
 
 def make_page(name: str, size: int = PAGE_BYTES) -> int:
@@ -55,6 +63,28 @@ class PulseWriter:
     def beat(self, collectives: int = 0) -> None:
         self._words[_COLLECTIVES] = collectives
         self._words[_HEARTBEAT] = time.monotonic_ns()
+
+    def should_stop(self, step: int) -> bool:
+        """Whether all ranks stop at `step`; the same answer on each.
+
+        Waits at a step that is proposed: the controller either agrees to it, when no rank had
+        passed it before it was told, or names a later one.
+        """
+        words = self._words
+        before, words[_ASKED] = words[_ASKED], step + 1
+        deadline = 0.0
+        while True:
+            target = words[_TARGET]
+            words[_KNOWN] = target if before < target else 0
+            if target == 0 or step + 1 < target:
+                return False
+            if words[_AGREED] == target:
+                return True
+            now = time.monotonic()
+            deadline = deadline or now + _AGREEMENT_SECONDS
+            if now > deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
 
     def put(
         self,
@@ -84,10 +114,10 @@ class PulseWriter:
 
 
 class PulseReader:
-    """The agent's side."""
+    """The agent's side. It writes nothing but the step at which the rank is to stop."""
 
     def __init__(self, descriptor: int) -> None:
-        self._page = mmap.mmap(descriptor, PAGE_BYTES, prot=mmap.PROT_READ)
+        self._page = mmap.mmap(descriptor, PAGE_BYTES)
         self._words = memoryview(self._page).cast("Q")
 
     def step(self) -> int:
@@ -116,7 +146,30 @@ class PulseReader:
             tokens=tokens,
             total_steps=total,
             collectives=self._words[_COLLECTIVES],
+            asked_stop=self.asked_stop(),
         )
+
+    def asked_stop(self) -> int:
+        """Last step at which the script asked whether to stop; -1: it never did."""
+        asked: int = self._words[_ASKED]
+        return asked - 1
+
+    def propose_stop(self, step: int) -> None:
+        """Have the rank wait when it comes to `step`."""
+        self._words[_TARGET] = step + 1
+
+    def agree_to_stop(self, step: int) -> None:
+        """Have the rank stop at `step`."""
+        self._words[_TARGET] = step + 1
+        self._words[_AGREED] = step + 1
+
+    def missed_stop(self) -> bool:
+        """Whether the rank may have asked at the proposed step, or later, before it was proposed.
+
+        To be asked a moment after `propose_stop`: what the rank wrote before must have arrived.
+        """
+        target = self._words[_TARGET]
+        return bool(self._words[_ASKED] >= target and self._words[_KNOWN] != target)
 
     def close(self) -> None:
         self._words.release()

@@ -16,12 +16,13 @@ HEAVY = {"torch", "grpc", "google", "msgspec", "psutil", "textual", "pydantic", 
 # Adding, renaming or removing an option is a decision: it changes this list and the changelog.
 FLAGS = """\
 --agent-timeout --chaos-allowed --checkpoint-interval --controller-timeout --dry-run
---evidence-budget --help-all --local-addr --local-ranks-filter --log-dir --looks-apart --master-addr
---master-port --max-restarts --module --monitor-interval --nnodes --no-python --no-zygote
---node-rank --nproc-per-node --pulse-interval --rdzv-backend --rdzv-conf --rdzv-endpoint --rdzv-id
---redirects --rendezvous-timeout --restart-window --role --run-name --run-path --runs-dir
---same-failure-limit --settle --shutdown-timeout --stall-floor --standalone --start-method
---start-patience --stop-grace --stop-limit --stuck-patience --teardown-patience --tee --token-file
+--evidence-budget --grow --help-all --last-call --local-addr --local-ranks-filter --log-dir
+--looks-apart --master-addr --master-port --max-restarts --module --monitor-interval --nnodes
+--no-python --no-zygote --node-rank --nproc-per-node --preempt-grace --preempt-signal
+--pulse-interval --quarantine --rdzv-backend --rdzv-conf --rdzv-endpoint --rdzv-id --redirects
+--rendezvous-timeout --restart-window --role --run-name --run-path --runs-dir --same-failure-limit
+--settle --shutdown-timeout --spares --stall-floor --standalone --start-method --start-patience
+--stop-grace --stop-limit --strike-window --stuck-patience --teardown-patience --tee --token-file
 --work-patience
 """
 

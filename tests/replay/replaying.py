@@ -20,6 +20,9 @@ DECIDED = (
     e.IncidentOpened,
     e.IncidentClosed,
     e.RunEnded,
+    e.NodesAwaited,
+    e.Regrouping,
+    e.HostStruck,
 )
 
 

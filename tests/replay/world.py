@@ -41,6 +41,9 @@ class World:
     nproc: int = 4
     policy: Policy = field(default_factory=Policy)
     chaos_allowed: bool = False
+    min_nodes: int = 0
+    spares: int = 0
+    grow: bool = True
     now_ns: int = START_NS
     records: list[e.Record] = field(default_factory=list)
     state: RunState = field(default_factory=RunState)
@@ -50,6 +53,12 @@ class World:
     evidence: Callable[[int], dict[str, Any]] = lambda rank: {}
     """Extra fields of a rank's EvidenceTaken."""
     judged_before: int = 0
+    heeds: bool = False
+    """Whether the script asks after each step whether to stop."""
+    clock_set: dict[int, int] = field(default_factory=dict)
+    """By node: by how many nanoseconds its wall clock was set forward."""
+    missed: int = 0
+    """Proposed steps that ranks will have passed already."""
 
     def __post_init__(self) -> None:
         self.say(
@@ -57,6 +66,9 @@ class World:
                 run="brave-otter-12",
                 command=("train.py",),
                 nnodes=self.nnodes,
+                min_nodes=self.min_nodes,
+                spares=self.spares,
+                grow=self.grow,
                 policy=self.policy,
                 chaos_allowed=self.chaos_allowed,
                 harness_version="0.1.0",
@@ -69,6 +81,7 @@ class World:
     def resumed(cls, before: "World", lines: int) -> "World":
         """What a new controller finds that has only the first `lines` of `before`'s journal."""
         world = cls(nnodes=before.nnodes, nproc=before.nproc, policy=before.policy)
+        world.spares, world.min_nodes = before.spares, before.min_nodes
         world.records = list(before.records[:lines])
         world.state = fold_all(world.records)
         world.now_ns = world.state.last_ns
@@ -89,7 +102,7 @@ class World:
                 attempt=attempt,
                 source=source,
                 seq=seq,
-                wall_ns=self.now_ns,
+                wall_ns=self.now_ns + self.clock_set.get(-1 if node is None else node, 0),
                 mono_ns=self.now_ns - START_NS,
             ),
             event=event,
@@ -172,6 +185,8 @@ class World:
                 self._collect(node, order)
             case o.StopWorkers():
                 self._stop(node, order)
+            case o.StopAtStep(agreed=False):
+                self._take_stop_step(node, order)
             case _:
                 pass
 
@@ -188,6 +203,21 @@ class World:
             self.say(replace(taken, **self.evidence(rank)), node)
         self.say(
             e.EvidenceComplete(collection=order.collection, node_rank=node, seconds=0.05), node
+        )
+
+    def _take_stop_step(self, node: int, order: o.StopAtStep) -> None:
+        ranks = self.state.attempts[order.attempt].ranks.values()
+        furthest = max((r.asked_stop for r in ranks if r.node_rank == node), default=-1)
+        missed, self.missed = self.missed > 0, max(0, self.missed - 1)
+        self.say(
+            e.StopStepTaken(
+                node_rank=node,
+                attempt=order.attempt,
+                step=order.step,
+                furthest=order.step + 5 if missed else furthest,
+                missed=missed,
+            ),
+            node,
         )
 
     def _stop(self, node: int, order: o.StopWorkers) -> None:
@@ -207,23 +237,28 @@ class World:
         return self
 
     def node_of(self, rank: int) -> int:
-        return rank // self.nproc
+        attempt = self.state.attempt
+        return rank // self.nproc if attempt is None else attempt.ranks[rank].node_rank
+
+    def wall_ns(self, rank: int) -> int:
+        """The wall clock of the rank's node."""
+        return self.now_ns + self.clock_set.get(self.node_of(rank), 0)
 
     def step(self, step: int, ranks: Sequence[int] | None = None, seconds: float = 0.1) -> None:
         """`ranks` (default all) complete `step`."""
         self.now_ns += int(seconds * SECOND)
-        for node in range(self.nnodes):
-            local = range(node * self.nproc, (node + 1) * self.nproc)
-            mine = [rank for rank in local if ranks is None or rank in ranks]
+        for node, placed in list(self.state.attempts[-1].nodes.items()):
+            mine = [rank for rank in placed.ranks if ranks is None or rank in ranks]
             pulses = tuple(
                 Pulse(
                     rank=rank,
                     step=step,
                     phase="step",
                     heartbeat_ns=self.now_ns,
-                    step_ns=self.now_ns,
+                    step_ns=self.wall_ns(rank),
                     loss=4.0 / (1 + step),
                     total_steps=100,
+                    asked_stop=step if self.heeds else -1,
                 )
                 for rank in mine
             )
@@ -233,14 +268,14 @@ class World:
         self.say(e.PhaseChanged(rank=rank, phase=phase), self.node_of(rank))
 
     def save(self, step: int) -> None:
-        for rank in range(self.nnodes * self.nproc):
+        for rank in list(self.state.attempts[-1].ranks):
             self.say(
                 e.CheckpointSaved(rank=rank, step=step, path=f"ck/{step}", seconds=0.1),
                 self.node_of(rank),
             )
 
     def load(self, step: int) -> None:
-        for rank in range(self.nnodes * self.nproc):
+        for rank in list(self.state.attempts[-1].ranks):
             self.say(
                 e.CheckpointLoaded(rank=rank, step=step, path=f"ck/{step}"), self.node_of(rank)
             )
@@ -267,7 +302,7 @@ class World:
                 message=message,
                 where=where,
                 traceback=traceback,
-                raised_ns=self.now_ns - int(ago * SECOND),
+                raised_ns=self.wall_ns(rank) - int(ago * SECOND),
                 collectives=collectives,
                 step=step,
                 cause=cause,
@@ -295,7 +330,7 @@ class World:
                 pid=self.state.attempts[-1].ranks[rank].pid,
                 exit_code=code,
                 signal=signal,
-                exited_ns=self.now_ns,
+                exited_ns=self.wall_ns(rank),
                 ordered=ordered,
                 **facts,
             ),
@@ -303,8 +338,9 @@ class World:
         )
 
     def finish(self) -> None:
-        for rank in range(self.nnodes * self.nproc):
-            self.exit(rank, 0)
+        for rank, there in list(self.state.attempts[-1].ranks.items()):
+            if there.exited is None:
+                self.exit(rank, 0)
         self.obey()
 
     # --- results ---------------------------------------------------------------------------

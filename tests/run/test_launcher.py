@@ -39,14 +39,21 @@ while [ ! -e "$PIDS/go" ]; do sleep 0.1; done
 class Launched:
     """A `harness run` in its own process, and what can be seen of it from outside."""
 
-    def __init__(self, folder: Path, script: str, *options: str, folder_of_run: str = "a") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        script: str,
+        *options: str,
+        folder_of_run: str = "a",
+        python: bool = False,
+    ) -> None:
         self.folder = folder
         self.pids = folder / "pids"
         self.pids.mkdir(exist_ok=True)
         self.runtime = folder / f"tmp-{folder_of_run}"
         self.runtime.mkdir()
-        self.script = folder / "worker.sh"
-        self.script.write_text(f"#!/bin/sh\n{script}")
+        self.script = folder / ("train.py" if python else "worker.sh")
+        self.script.write_text(script if python else f"#!/bin/sh\n{script}")
         self.script.chmod(0o700)
         self.runs = folder / f"runs-{folder_of_run}"
         self.output = folder / f"err-{folder_of_run}"
@@ -54,7 +61,8 @@ class Launched:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "harness", "run", "--runs-dir", str(self.runs)),
-                    *("--no-python", *options, str(self.script)),
+                    "--no-zygote" if python else "--no-python",
+                    *(*options, str(self.script)),
                 ],
                 env={**os.environ, "PIDS": str(self.pids), "TMPDIR": str(self.runtime)},
                 stdout=subprocess.DEVNULL,
@@ -98,6 +106,9 @@ class Launched:
         records = [json.loads(line) for line in lines]
         return [record["event"] for record in records if record["type"] == kind]
 
+    def orders(self, kind: str) -> list[dict[str, Any]]:
+        return [e for e in self.events("OrderGiven") if e["order"]["type"] == kind]
+
     def everybody(self) -> list[int]:
         """Descriptors of all that lives now, this launcher included."""
         pids = {self.process.pid} | processes.descendants(self.process.pid)
@@ -115,8 +126,8 @@ def all_gone(descriptors: list[int]) -> None:
 def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     started: list[Launched] = []
 
-    def start(script: str, *options: str, folder_of_run: str = "a") -> Launched:
-        started.append(Launched(tmp_path, script, *options, folder_of_run=folder_of_run))
+    def start(script: str, *options: str, **more: Any) -> Launched:
+        started.append(Launched(tmp_path, script, *options, **more))
         return started[-1]
 
     yield start
@@ -124,7 +135,9 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
         if run.process.poll() is None:
             run.process.terminate()
         run.process.wait(PATIENCE)
-        assert list(run.runtime.iterdir()) == [], "a runtime directory was left"
+        # The agent of a launcher that was killed takes the directory along, in its own time.
+        killed = run.process.returncode == -signal.SIGKILL
+        assert killed or list(run.runtime.iterdir()) == [], "a runtime directory was left"
 
 
 Start = Callable[..., Launched]

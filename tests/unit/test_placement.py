@@ -66,7 +66,8 @@ def test_without_a_node_rank_the_first_here_leads_and_the_next_joins() -> None:
     [
         ({"nnodes": "0"}, "--nnodes: there must be at least one node"),
         ({"nnodes": "x"}, "--nnodes: 'x' is not a number of nodes"),
-        ({"nnodes": "1:4"}, "--nnodes: a range of nodes"),
+        ({"nnodes": "4:1"}, "--nnodes: 4:1 is no range of nodes"),
+        ({"nnodes": "1", "spares": "1"}, "--spares: a run of one node"),
         ({"nnodes": "2", "node_rank": "2"}, "--node-rank: node 2 of 2"),
         ({"nnodes": "2", "standalone": True}, "--standalone means one node"),
         ({"nnodes": "2", "rdzv_endpoint": "a:b"}, "--rdzv-endpoint: 'a:b' is not HOST:PORT"),

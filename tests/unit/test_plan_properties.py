@@ -35,16 +35,34 @@ _POLICIES = st.builds(
 )
 @given(
     nodes=st.sampled_from([1, 1, 2, 3]),
+    fewer=st.sampled_from([None, None, 0, 1]),
+    spares=st.sampled_from([0, 0, 1]),
     nproc=st.integers(1, 3),
     policy=_POLICIES,
     started=st.sampled_from([True] * 7 + [False]),
+    heeds=st.booleans(),
     choices=_CHOICES,
 )
 def test_every_interleaving_ends_once(
-    nodes: int, nproc: int, policy: Policy, started: bool, choices: list[int]
+    nodes: int,
+    fewer: int | None,
+    spares: int,
+    nproc: int,
+    policy: Policy,
+    started: bool,
+    heeds: bool,
+    choices: list[int],
 ) -> None:
-    world = World(nnodes=nodes, nproc=nproc, policy=policy, chaos_allowed=True)
+    world = World(
+        nnodes=nodes,
+        nproc=nproc,
+        policy=policy,
+        chaos_allowed=True,
+        min_nodes=0 if fewer is None else max(1, nodes - fewer),
+        spares=spares if nodes > 1 else 0,
+    )
     world.evidence = lambda rank: {"collectives": history(3, collective(3, retired=False))}
+    world.heeds = heeds
     if started:
         world.start()
     for choice in choices:
@@ -75,8 +93,12 @@ def _possible(world: World) -> list[_Act]:
     ]
     if len(world.records) % 7 == 0:
         acts.append(partial(_command, world, o.StopRun(why="asked to", signal=2)))
+    if len(world.records) % 9 == 0:
+        acts.append(partial(_command, world, o.Preempt(why="SIGTERM received")))
+    if world.state.preempt is not None or world.min_nodes:
+        acts += [partial(setattr, world, "missed", 1), partial(_save, world)]
     acts += [partial(_obey_one, world, at) for at in range(len(world.pending))] * 3
-    for node in range(world.nnodes):
+    for node in range(world.nnodes + world.spares):
         if not _joined(world, node) and world.state.ended is None:
             acts += [partial(world.join, node, 1000 + len(world.records))] * 3
         elif _joined(world, node) and len(world.records) % 5 == 0:
@@ -98,6 +120,15 @@ def _joined(world: World, node: int) -> bool:
 def _command(world: World, command: o.Command) -> None:
     accepted, why = recovery.accept(world.state, command)
     world.say(e.CommandTaken(command=command, by="test", accepted=accepted, why=why))
+
+
+def _save(world: World) -> None:
+    """Every rank that can saves what it has."""
+    attempt = world.state.attempt
+    for rank in [] if attempt is None else list(attempt.ranks.values()):
+        if rank.alive and _joined(world, rank.node_rank):
+            event = e.CheckpointSaved(rank=rank.rank, step=rank.step, path="ck", seconds=0.1)
+            world.say(event, rank.node_rank)
 
 
 def _store_fails(world: World) -> None:
@@ -165,6 +196,8 @@ def _purpose(order: o.Order) -> tuple[str, object]:
             return type(order).__name__, attempt
         case o.StopWorkers(attempt=attempt):
             return "stop", attempt
+        case o.StopAtStep(step=step, agreed=agreed):
+            return "stop at", (step, agreed)
         case o.CollectEvidence(collection=collection):
             return "collect", collection
         case o.Notify(text=text):

@@ -175,16 +175,17 @@ def test_a_node_lost_while_judging_takes_the_restart_away() -> None:
     assert (incident.action, incident.exit_code) == ("stop", 82)
 
 
-def test_another_agent_in_place_of_a_lost_one_owes_nothing() -> None:
+def test_another_agent_in_place_of_a_lost_one_owes_nothing_and_takes_part() -> None:
     world = World(nnodes=2, nproc=1).start()
     world.step(1)
     world.lose(1)
     world.join(1, pid=9)
-    world.judged()
+    assert world.judged().action == "restart"
     world.obey()
-    assert world.state.ended is not None
-    assert world.state.ended.exit_code == 82
     assert {node for node, _ in _orders(world, o.StopWorkers)} == {0}
+    assert len(world.state.attempts) == 2
+    world.step(2)
+    world.finish()
     assert {node for node, _ in _orders(world, o.Shutdown)} == {0, 1}
 
 

@@ -126,10 +126,15 @@ def test_fresh_when_the_script_sets_variables_first(new_node: Callable[..., Any]
 
 def test_signal_asks_the_controller(node: Any) -> None:
     node.order(orders.Notify(text="a card"))
-    node.process.send_signal(signal.SIGTERM)
-    node.wait_until(lambda: node.read() and node.commands)
-    assert node.commands[-1]["type"] == "StopRun"
-    assert node.commands[-1]["signal"] == signal.SIGTERM
+    for number, command in (
+        (signal.SIGTERM, {"type": "Preempt", "why": "SIGTERM received"}),
+        (signal.SIGINT, {"type": "StopRun", "why": "SIGINT received", "signal": 2}),
+        (signal.SIGHUP, {"type": "StopRun", "why": "the launcher was told to stop", "signal": 15}),
+    ):
+        node.commands.clear()
+        node.process.send_signal(number)
+        node.wait_until(lambda: node.read() and node.commands)
+        assert node.commands == [command]
     assert "a card\n" in node.err.read_text()
 
 

@@ -1,0 +1,91 @@
+"""The words of the help for what `Policy` holds: each of its numbers is a setting."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+Group = Literal["Common", "Several nodes", "Fault tolerance", "Hangs", "Output", "Advanced"]
+
+POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
+    "max_restarts": ("Fault tolerance", True, 0, "restarts allowed within --restart-window"),
+    "restart_window": ("Fault tolerance", True, 1, "seconds over which restarts are counted"),
+    "same_failure_limit": (
+        "Fault tolerance",
+        False,
+        1,
+        "the same failure at the same step this often in a row stops the run",
+    ),
+    "evidence_budget": ("Fault tolerance", False, 0, "longest wait for evidence, seconds"),
+    "settle": (
+        "Advanced",
+        False,
+        0,
+        "longest wait for other ranks to say more of a crash, seconds",
+    ),
+    "stop_grace": ("Fault tolerance", True, 0, "seconds from SIGTERM to SIGKILL"),
+    "stop_limit": (
+        "Advanced",
+        False,
+        1,
+        "longest wait beyond --stop-grace for a node to be empty, seconds",
+    ),
+    "preempt_grace": (
+        "Fault tolerance",
+        False,
+        0,
+        "seconds that a preempted run has to save and stop",
+    ),
+    "rendezvous_timeout": ("Several nodes", True, 1, "longest wait for all nodes, seconds"),
+    "last_call": (
+        "Several nodes",
+        False,
+        0,
+        "seconds that a run with enough nodes waits for more before it begins",
+    ),
+    "quarantine": (
+        "Several nodes",
+        False,
+        0,
+        "failures of its own within --strike-window that leave a host out; 0: never",
+    ),
+    "strike_window": ("Several nodes", False, 1, "seconds over which failures of hosts count"),
+    "controller_timeout": (
+        "Fault tolerance",
+        False,
+        1,
+        "agents stop when they hear no controller for so many seconds",
+    ),
+    "agent_timeout": ("Fault tolerance", False, 1, "a node silent for so many seconds is lost"),
+    "stall_floor": (
+        "Hangs",
+        False,
+        0.1,
+        "seconds without progress after which ranks are looked at; says nothing by itself",
+    ),
+    "stuck_patience": (
+        "Hangs",
+        True,
+        0.1,
+        "seconds that all others may wait for one rank outside a collective",
+    ),
+    "work_patience": (
+        "Hangs",
+        False,
+        0.1,
+        "the same while that rank saves, evaluates or compiles",
+    ),
+    "start_patience": (
+        "Hangs",
+        False,
+        0.1,
+        "the same before the first steps, without any sign of work",
+    ),
+    "teardown_patience": (
+        "Hangs",
+        False,
+        0.1,
+        "seconds that a rank may take to end once all others are done",
+    ),
+    "looks_apart": ("Advanced", False, 0.3, "seconds between two looks at a rank's progress"),
+    "pulse_interval": ("Advanced", False, 0.01, "seconds between two reads of the pulse pages"),
+}
+"""Per field of Policy: group, whether the short help has it, least value, help."""

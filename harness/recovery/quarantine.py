@@ -1,0 +1,72 @@
+"""Strikes: hosts on which ranks fail for reasons that lie in the machine, and leaving them out."""
+
+from harness import events as e
+from harness.incidents import Incident
+from harness.recovery.ending import STORE_NODE, Decision, notify
+from harness.recovery.members import members
+from harness.state import AttemptState, RunState
+
+_OF_THE_HOST = frozenset({"device_fault", "node_lost", "rank_frozen", "rank_stuck_in_io"})
+_WHEN_REPEATED = frozenset({"killed_by_signal"})
+"""A single one may come from anywhere; on the same host again it has something to do with it."""
+
+
+def strikes(state: RunState) -> list[Decision]:
+    """Strikes for the newest incident that are not given yet. A run of one node gives none: it has
+    nobody to leave out."""
+    if state.run is None or state.run.nnodes == 1 or not state.incidents:
+        return []
+    incident, run = state.incidents[-1], state.run.run
+    given = {(s.host, s.incident) for s in state.strikes if s.run == run}
+    return [
+        e.HostStruck(host=host, node_rank=node, incident=incident.id, why=incident.verdict.verdict)
+        for host, node in sorted(_blamed(state, incident).items())
+        if (host, incident.id) not in given
+    ]
+
+
+def quarantine_notices(state: RunState, attempt: AttemptState) -> list[Decision]:
+    """Say, once each, which hosts are left out and which stay only because nobody else is there."""
+    told: list[Decision] = []
+    assert state.run is not None
+    taking_part = set(members(state, state.run))
+    for node in state.nodes.values():
+        if node.host not in state.struck_out or not node.connected:
+            continue
+        here = node.node_rank in attempt.nodes and node.node_rank not in attempt.lost_nodes
+        if here != (node.node_rank in taking_part):
+            continue  # it is about to change
+        of = ", ".join(strike.why for strike in state.strikes_by_host[node.host])
+        what = "stays" if here else "is left out"
+        why = " because there are too few others" if here else ""
+        if here and node.node_rank == STORE_NODE:
+            why = " because it holds the controller"
+        mark = f"harness: {node.host} (node {node.node_rank}) {what}"
+        text = f"{mark}{why}; it failed before: {of}"
+        told += notify(state, [STORE_NODE], mark, lambda text=text: text)  # type: ignore[misc]
+    return told
+
+
+def _blamed(state: RunState, incident: Incident) -> dict[str, int]:
+    """Hosts in which the cause of `incident` lies, each with one of its nodes."""
+    verdict = incident.verdict
+    hosts = _hosts(state, incident)
+    if verdict.verdict in _OF_THE_HOST:
+        return hosts
+    if verdict.verdict not in _WHEN_REPEATED:
+        return {}
+    earlier = [i for i in state.incidents if i.id < incident.id]
+    again = [_hosts(state, i) for i in earlier if i.verdict.verdict == verdict.verdict]
+    return {host: node for host, node in hosts.items() if any(host in known for known in again)}
+
+
+def _hosts(state: RunState, incident: Incident) -> dict[str, int]:
+    """Where its first-failing ranks were, but for those to which harm was done on purpose."""
+    verdict = incident.verdict
+    if not 0 <= verdict.attempt < len(state.attempts):
+        return {}
+    attempt = state.attempts[verdict.attempt]
+    harmed = {fault.fault.rank for fault in state.faults}
+    ranks = (attempt.ranks.get(rank) for rank in verdict.first_failing if rank not in harmed)
+    nodes = {rank.node_rank for rank in ranks if rank is not None}
+    return {attempt.nodes[node].host: node for node in sorted(nodes) if node in attempt.nodes}

@@ -1,0 +1,108 @@
+"""A real run is preempted: every rank saves at one step, and the run says that it did."""
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.worker import pulse
+from tests.run.test_launcher import Launched, all_gone
+
+TRAIN = """\
+import os, signal, sys, time
+import harness
+rank = os.environ["RANK"]
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+step = 0
+while True:
+    step += 1
+    time.sleep(0.001 * (1 + int(rank)))
+    harness.progress(step)
+    if step == 5:
+        open(os.path.join(os.environ["PIDS"], rank), "w").write("5")
+    if harness.should_stop(step):
+        {then}
+"""
+SAVE = """harness.checkpoint_saved(step, f"ck/{step}", 0.0)
+        print("stopped at", step, flush=True)
+        break"""
+GO_ON = "time.sleep(1000)"
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
+    started: list[Launched] = []
+
+    def start(then: str, *options: str) -> Launched:
+        started.append(Launched(tmp_path, TRAIN.replace("{then}", then), *options, python=True))
+        return started[-1]
+
+    yield start
+    for run in started:
+        if run.process.poll() is None:
+            run.process.kill()
+        run.process.wait(60)
+
+
+def test_all_ranks_save_at_one_step(launch: Callable[..., Launched]) -> None:
+    run = launch(SAVE, "--nproc-per-node", "2", "--preempt-signal", "USR1", "--stop-grace", "60")
+    run.until_working("0", "1")
+    everybody = run.everybody()
+    run.process.send_signal(signal.SIGUSR1)
+    code, lines = run.end()
+    all_gone(everybody)
+    assert code == 84, lines
+    logs = (run.runs / "latest" / "logs" / "attempt0").iterdir()
+    steps = set(re.findall(r"stopped at (\d+)", "".join(log.read_text() for log in logs)))
+    assert len(steps) == 1, "ranks of different speed stopped at different steps"
+    assert lines[-1].endswith(f"(exit code 84): preempted, checkpoint of step {steps.pop()} saved")
+    assert not [line for line in lines if "stack" in line]
+    (end,) = run.events("RunEnded")
+    assert (end["outcome"], end["exit_code"]) == ("stopped", 84)
+
+
+def test_one_that_does_not_save_is_hurried_by_a_second_signal(
+    launch: Callable[..., Launched],
+) -> None:
+    run = launch(GO_ON, "--preempt-grace", "600", "--stop-grace", "0.2")
+    run.until_working("0")
+    run.process.send_signal(signal.SIGTERM)
+    run.until(lambda: any(o["order"]["agreed"] for o in run.orders("StopAtStep")), "agreement")
+    run.process.send_signal(signal.SIGTERM)
+    code, lines = run.end()
+    assert code == 143
+    assert "SIGTERM again: not waiting for the ranks to save" in "\n".join(lines)
+
+
+def test_a_rank_waits_at_a_proposed_step_and_goes_on_to_a_later_one() -> None:
+    page = pulse.make_page("0")
+    agent, rank = pulse.PulseReader(page), pulse.PulseWriter(page)
+    assert agent.asked_stop() == agent.read().asked_stop == -1
+    agent.propose_stop(3)
+    assert not any(rank.should_stop(step) for step in range(3))
+    assert agent.asked_stop() == 2
+    assert not agent.missed_stop()
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(rank.should_stop(3)))
+    waiting.start()
+    while agent.asked_stop() != 3 or agent.missed_stop():
+        assert waiting.is_alive()
+    agent.propose_stop(10)
+    waiting.join()
+    assert answers == [False]
+    assert not rank.should_stop(5)
+    agent.propose_stop(4)
+    assert agent.missed_stop()
+    waiting = threading.Thread(target=rank.should_stop, args=[6])
+    waiting.start()
+    assert agent.missed_stop(), "it waits now, but had passed before"
+    agent.propose_stop(7)
+    waiting.join()
+    agent.agree_to_stop(7)
+    assert rank.should_stop(9)
+    agent.close()
+    os.close(page)
