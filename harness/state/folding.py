@@ -274,6 +274,11 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
         for node in event.nodes
         for rank in node.ranks
     }
+    if state.attempt is not None and state.attempt.world_size != event.world_size:
+        # Other ranks stand elsewhere: what they told of their places holds no more.
+        state.mesh = None
+        state.coordinates.clear()
+        state.groups.clear()
     return AttemptState(
         index=event.attempt,
         world_size=event.world_size,
@@ -398,8 +403,9 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
                 request.asked.add(event.node_rank)
         case o.Shutdown():
             state.shut_down.add(event.node_rank)
-        case o.Notify(text=text, request=name):
+        case o.Notify(text=text, request=name, about=about):
             state.notices.append(text)
+            state.told.add(about)
             state.stack_requests.pop(name, None)
         case _:
             assert_never(event.order)
