@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
 from harness.agent import (
     evidence,
+    facts,
     faults,
     marks,
     processes,
@@ -38,28 +38,11 @@ from harness.agent.zygote_client import Zygote, ZygoteGone
 from harness.agent.zygote_keeper import ZygoteKeeper
 from harness.config import Job
 from harness.errors import ExitCode, HarnessError, NodeFailure, PlatformError
-from harness.sightings import ExceptionInHand
 from harness.topology import ranks_name
 
 _SIGN_OF_LIFE_SECONDS = 1.0
-_MOST_WRITTEN = 4
-"""Files of a dead rank that are looked at."""
 _EVIDENCE_SHARE = 0.8
 """Of the controller's budget; the rest is for the way there."""
-_FACTS: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (
-        e.WorkerRaised,
-        e.PhaseChanged,
-        e.MeshDeclared,
-        e.GroupCreated,
-        e.CheckpointSaved,
-        e.CheckpointFile,
-        e.CheckpointLoaded,
-        e.CheckpointFailed,
-        e.FactsLost,
-    )
-}
 
 
 class _Abandoned(Exception):
@@ -419,24 +402,16 @@ class Agent:
     # --- what workers do -----------------------------------------------------------------------
 
     def _on_fact(self, worker: Worker, fact: dict[str, Any]) -> None:
-        kind = fact.pop("type", "")
-        if kind == "HookFailed":
-            self._console.notice(f"harness: rank {worker.rank}: a hook failed: {fact.get('why')}")
-            return
         try:
-            if kind == "Handling":
-                worker.handling = msgspec.convert(fact["error"], ExceptionInHand | None)
-                return
-            event = msgspec.convert({**fact, "rank": worker.rank}, _FACTS[kind])
-        except (KeyError, msgspec.ValidationError) as error:
-            self._console.notice(f"harness: rank {worker.rank} sent a bad fact {kind!r}: {error}")
+            event = facts.event_of(worker, fact)
+        except facts.BadFact as bad:
+            self._console.notice(f"harness: {bad}")
             return
         if isinstance(event, e.WorkerRaised):
             # What it holds at this moment may be why.
             self._readings.vitals(self._node_rank, [worker])
-        if isinstance(event, e.CheckpointFile) and event.what == "opened":
-            worker.written = [*worker.written, event.path][-_MOST_WRITTEN:]
-        self._link.report(worker.attempt, event)
+        if event is not None:
+            self._link.report(worker.attempt, event)
 
     def _on_exit(self, worker: Worker, ending: Ending) -> None:
         worker.exit_text, worker.ended_at = ending.text, time.monotonic()

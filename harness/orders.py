@@ -123,6 +123,8 @@ class Notify:
 
     text: str
     request: str = ""
+    about: str = ""
+    """What it tells of; nothing is told twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

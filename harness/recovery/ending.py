@@ -56,15 +56,16 @@ def show_card(state: RunState, incident: Incident) -> list[Decision]:
 def notify(
     state: RunState, nodes: Iterable[int], mark: str, text: Callable[[], str]
 ) -> list[Decision]:
-    """`text()` on the screens of `nodes`, unless a text that holds `mark` was shown before."""
-    if any(mark in notice for notice in state.notices):
+    """`text()` on the screens of `nodes`, once for each `mark`. Journals of older versions have the
+    mark in the text alone, where a narrow card may have cut it off."""
+    if mark in state.told or any(mark in notice for notice in state.notices):
         return []
     there = sorted(node for node in nodes if connected(state, node))
     if not there:
         there = sorted(node.node_rank for node in state.nodes.values() if node.connected)[:1]
     if not there:
         return []
-    order = o.Notify(text=text())
+    order = o.Notify(text=text(), about=mark)
     return [e.OrderGiven(node_rank=node, order=order) for node in there]
 
 

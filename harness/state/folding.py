@@ -13,7 +13,7 @@ from harness import events as e
 from harness import orders as o
 from harness.membership import Strike
 from harness.sightings import Pulse
-from harness.state import booking, files
+from harness.state import booking, files, stalls
 from harness.state.reading import arrivals_read, vitals_read
 from harness.state.sampling import take_samples
 from harness.state.words import (
@@ -24,11 +24,8 @@ from harness.state.words import (
     RunState,
     StackRequest,
     Stage,
-    Stall,
     StopAt,
 )
-
-_SURVEY_NS = 200_000_000
 
 
 def fold(state: RunState, record: e.Record) -> RunState:
@@ -94,23 +91,15 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             state.ended = event
             state.ended_ns = stamp.wall_ns
             _enter(state, stamp, "ended")
-        case e.OrderGiven():
-            _order_given(state, stamp, event)
-        case e.CommandTaken():
-            _command_taken(state, stamp, event)
-        case e.FaultInjected():
-            state.faults.append(event)
-        case e.IncidentOpened():
-            state.incidents.append(event.incident)
-            judged = _attempt(state, event.incident.verdict.attempt)
-            if judged is not None:
-                booking.told_late(judged, event.incident)
-            if event.incident.action in ("report", "none"):
-                _enter(state, stamp, "running")
-        case e.IncidentClosed():
-            _incident_closed(state, event)
-        case e.StallLooked():
-            _stall_looked(state, stamp, event)
+        case (
+            e.OrderGiven()
+            | e.CommandTaken()
+            | e.FaultInjected()
+            | e.IncidentOpened()
+            | e.IncidentClosed()
+            | e.StallLooked()
+        ):
+            _fold_decision(state, stamp, event)
         case e.StacksTaken():
             _stacks_taken(state, event)
         case e.MarksDiffer() | e.MarksSampled():
@@ -144,12 +133,39 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             assert_never(event)
 
 
+def _fold_decision(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
+    match event:
+        case e.OrderGiven():
+            _order_given(state, stamp, event)
+        case e.CommandTaken():
+            _command_taken(state, stamp, event)
+        case e.FaultInjected():
+            state.faults.append(event)
+        case e.IncidentOpened():
+            state.incidents.append(event.incident)
+            judged = _attempt(state, event.incident.verdict.attempt)
+            if judged is not None:
+                booking.told_late(judged, event.incident)
+            if event.incident.action in ("report", "none"):
+                _enter(state, stamp, "running")
+        case e.IncidentClosed():
+            _incident_closed(state, event)
+        case e.StallLooked():
+            attempt = _attempt(state, stamp.attempt)
+            if attempt is not None:
+                stalls.looked(attempt, event)
+        case _:
+            pass
+
+
 def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
         case e.PulsesRead():
             for pulse in event.pulses:
                 _pulse(state, stamp, pulse)
-            _survey(state, stamp)
+            attempt = _attempt(state, stamp.attempt)
+            if attempt is not None:
+                stalls.survey(attempt, state.last_ns)
         case e.ArrivalsRead():
             arrivals_read(state, stamp, event)
         case e.VitalsRead():
@@ -308,6 +324,11 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
         for node in event.nodes
         for rank in node.ranks
     }
+    if state.attempt is not None and state.attempt.world_size != event.world_size:
+        # Other ranks stand elsewhere: what they told of their places holds no more.
+        state.mesh = None
+        state.coordinates.clear()
+        state.groups.clear()
     return AttemptState(
         index=event.attempt,
         world_size=event.world_size,
@@ -418,48 +439,12 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
                 request.asked.add(event.node_rank)
         case o.Shutdown():
             state.shut_down.add(event.node_rank)
-        case o.Notify(text=text, request=name):
+        case o.Notify(text=text, request=name, about=about):
             state.notices.append(text)
+            state.told.add(about)
             state.stack_requests.pop(name, None)
         case _:
             assert_never(event.order)
-
-
-def _survey(state: RunState, stamp: e.Stamp) -> None:
-    """Keep `stillest_ns` true, a few times a second at most: it takes a look at every rank."""
-    attempt = _attempt(state, stamp.attempt)
-    if attempt is None or state.last_ns - attempt.surveyed_ns < _SURVEY_NS:
-        return
-    attempt.surveyed_ns = state.last_ns
-    attempt.stillest_ns = min(
-        (rank.advanced_ns for rank in attempt.ranks.values() if rank.status == "running"), default=0
-    )
-    stall = attempt.stall
-    if stall is not None and attempt.stillest_ns > stall.since_ns:
-        _forgive(attempt, stall)
-
-
-def _forgive(attempt: AttemptState, stall: Stall) -> None:
-    """Everybody has moved on: that place takes its time."""
-    if stall.look.place:
-        took_ns = attempt.stillest_ns - stall.since_ns
-        longest = max(took_ns, attempt.forgiven.get(stall.look.place, 0))
-        attempt.forgiven[stall.look.place] = longest
-    attempt.stall = None
-
-
-def _stall_looked(state: RunState, stamp: e.Stamp, event: e.StallLooked) -> None:
-    attempt = _attempt(state, stamp.attempt)
-    if attempt is None:
-        return
-    booking.looked(attempt, event)
-    if event.settled:
-        attempt.looked = max(attempt.looked, event.collection)
-    if attempt.stall is None:
-        attempt.stall = Stall(since_ns=attempt.stillest_ns, look=event)
-    else:
-        attempt.stall.look = event
-        attempt.stall.looks += 1
 
 
 def _collect(state: RunState, stamp: e.Stamp, node_rank: int, order: o.CollectEvidence) -> None:

@@ -270,6 +270,8 @@ class RunState:
     """Accepted requests for stacks that are not answered and shown yet, by their names."""
     notices: list[str] = field(default_factory=list)
     """Texts that were sent to screens."""
+    told: set[str] = field(default_factory=set)
+    """What they told of."""
     shut_down: set[int] = field(default_factory=set)
     """Nodes that were told that the run is over."""
     ended: e.RunEnded | None = None

@@ -236,6 +236,17 @@ def test_a_daemon_of_a_worker_does_not_escape(launch: Start) -> None:
     all_gone([*everybody, daemon])
 
 
+def test_a_rank_that_ignores_sigterm_is_killed_and_named(launch: Start) -> None:
+    run = launch(STUBBORN, "--nproc-per-node", "2", "--stop-grace", "0.3")
+    run.until_working("0.0", "1.0")
+    everybody = run.everybody()
+    run.process.send_signal(signal.SIGTERM)
+    code, lines = run.end()
+    assert code == 143
+    all_gone(everybody)
+    assert "harness: ranks 0-1 did not stop within 0.3 s of SIGTERM and were killed" in lines
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

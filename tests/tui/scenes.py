@@ -35,12 +35,14 @@ class Scene:
         nnodes: int = 1,
         mesh: Mesh | None = MESH,
         start_ns: int = START_NS,
+        mono_ns: int = 0,
     ) -> None:
         self.run = run
         self.mesh = mesh
         self.nnodes = nnodes
         self.records: list[e.Record] = []
         self.start_ns = self.now_ns = start_ns
+        self.mono_ns = mono_ns
         self.attempt = -1
         self._seq: dict[str, int] = {}
 
@@ -54,7 +56,7 @@ class Scene:
             source=source,
             seq=seq,
             wall_ns=self.now_ns,
-            mono_ns=self.now_ns - self.start_ns,
+            mono_ns=self.mono_ns + self.now_ns - self.start_ns,
         )
         self.records.append(e.Record(stamp=stamp, event=event))
 
@@ -276,8 +278,8 @@ class Scene:
 ONE_NODE = (NodeRanks(node_rank=0, host="host-0", first_rank=0, size=8),)
 
 
-def gathering(*, start_ns: int = START_NS) -> Scene:
-    scene = Scene(nnodes=2, mesh=None, start_ns=start_ns)
+def gathering(*, start_ns: int = START_NS, mono_ns: int = 0) -> Scene:
+    scene = Scene(nnodes=2, mesh=None, start_ns=start_ns, mono_ns=mono_ns)
     scene.start()
     scene.join(0)
     return scene

@@ -24,7 +24,8 @@ class Controller:
 
 @pytest.fixture
 def controller(tmp_path, scenes):
-    scene = scenes.gathering(start_ns=time.time_ns())  # it waits for its second node
+    # It waits for its second node.
+    scene = scenes.gathering(start_ns=time.time_ns(), mono_ns=time.monotonic_ns())
     folder = scene.write(tmp_path)
     job = Job(
         run=scene.run,

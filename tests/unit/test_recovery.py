@@ -1,5 +1,7 @@
 """The plan's corners: waiting, giving up, harm on request, and what a stop may interrupt."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness import events as e
@@ -267,6 +269,18 @@ def test_the_card_goes_to_the_head_and_to_the_node_where_it_began() -> None:
     world.exit(2, signal=11)
     world.judged()
     assert sorted(node for node, _ in _orders(world, o.Notify)) == [0, 2]
+
+
+def test_a_card_is_shown_once_even_where_the_runs_folder_has_a_long_name() -> None:
+    world = World(nproc=2)
+    assert world.state.run is not None
+    world.state.run = replace(world.state.run, run_dir="../" * 40 + "runs/brave-otter-12")
+    world.start()
+    world.step(1)
+    world.exit(1, signal=11)
+    world.judged()
+    ((_, order),) = _orders(world, o.Notify)
+    assert "incidents/001/" not in order.text
 
 
 def test_a_resumed_controller_does_not_call_agents_silent() -> None:

@@ -1,0 +1,47 @@
+"""What a worker says on its link, as events."""
+
+from typing import Any
+
+import msgspec
+
+from harness import events as e
+from harness.agent.workers import Worker
+from harness.sightings import ExceptionInHand
+
+_MOST_WRITTEN = 4
+"""Files of a dead rank that are looked at."""
+_FACTS: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (
+        e.WorkerRaised,
+        e.PhaseChanged,
+        e.MeshDeclared,
+        e.GroupCreated,
+        e.CheckpointSaved,
+        e.CheckpointFile,
+        e.CheckpointLoaded,
+        e.CheckpointFailed,
+        e.FactsLost,
+    )
+}
+
+
+class BadFact(Exception):
+    """The fact is none, in words for the console."""
+
+
+def event_of(worker: Worker, fact: dict[str, Any]) -> e.Event | None:
+    """The event to report; None for what the agent keeps for itself. Raises BadFact."""
+    kind = fact.pop("type", "")
+    if kind == "HookFailed":
+        raise BadFact(f"rank {worker.rank}: a hook failed: {fact.get('why')}")
+    try:
+        if kind == "Handling":
+            worker.handling = msgspec.convert(fact["error"], ExceptionInHand | None)
+            return None
+        event: e.Event = msgspec.convert({**fact, "rank": worker.rank}, _FACTS[kind])
+    except (KeyError, msgspec.ValidationError) as error:
+        raise BadFact(f"rank {worker.rank} sent a bad fact {kind!r}: {error}") from None
+    if isinstance(event, e.CheckpointFile) and event.what == "opened":
+        worker.written = [*worker.written, event.path][-_MOST_WRITTEN:]
+    return event

@@ -1,0 +1,41 @@
+"""Folding the suspicion that an attempt does not go on."""
+
+from harness import events as e
+from harness.state import booking
+from harness.state.words import AttemptState, Stall
+
+_SURVEY_NS = 200_000_000
+
+
+def survey(attempt: AttemptState, now_ns: int) -> None:
+    """Keep `stillest_ns` true, a few times a second at most: it takes a look at every rank."""
+    if now_ns - attempt.surveyed_ns < _SURVEY_NS:
+        return
+    attempt.surveyed_ns = now_ns
+    attempt.stillest_ns = min(
+        (rank.advanced_ns for rank in attempt.ranks.values() if rank.status == "running"), default=0
+    )
+    stall = attempt.stall
+    if stall is not None and attempt.stillest_ns > stall.since_ns:
+        _forgive(attempt, stall)
+
+
+def _forgive(attempt: AttemptState, stall: Stall) -> None:
+    """Everybody has moved on: that place takes its time."""
+    if stall.look.place:
+        took_ns = attempt.stillest_ns - stall.since_ns
+        longest = max(took_ns, attempt.forgiven.get(stall.look.place, 0))
+        attempt.forgiven[stall.look.place] = longest
+    attempt.stall = None
+
+
+def looked(attempt: AttemptState, event: e.StallLooked) -> None:
+    """A look has made no verdict."""
+    booking.looked(attempt, event)
+    if event.settled:
+        attempt.looked = max(attempt.looked, event.collection)
+    if attempt.stall is None:
+        attempt.stall = Stall(since_ns=attempt.stillest_ns, look=event)
+    else:
+        attempt.stall.look = event
+        attempt.stall.looks += 1
