@@ -85,8 +85,10 @@ class Worker:
         if self.guest:
             self.send_signal(signal.SIGTERM)
         elif self.alive:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            try:
                 os.killpg(self.pid, signal.SIGTERM)
+            except (ProcessLookupError, PermissionError):  # it has no session of its own yet
+                self.send_signal(signal.SIGTERM)
         self.send_signal(signal.SIGCONT)
 
     def send_signal(self, number: int) -> None:

@@ -16,11 +16,15 @@ class SteadyClock:
         self._base_ns = time.time_ns() - time.monotonic_ns()
 
     def follow(self, stamp: Stamp) -> None:
-        """Go on from the newest stamp of an earlier controller on this machine."""
-        if stamp.mono_ns <= time.monotonic_ns():
-            self._base_ns = stamp.wall_ns - stamp.mono_ns
-        else:  # the machine was started anew in between
-            self._base_ns = max(self._base_ns, stamp.wall_ns - time.monotonic_ns())
+        """Go on from the newest stamp of an earlier controller on this machine.
+
+        Never back behind it, and not further on than either clock says: the wall clock may have
+        been set forward in between, the monotonic one begins anew with the machine.
+        """
+        wall_ns, mono_ns = time.time_ns(), time.monotonic_ns()
+        passed_ns = mono_ns - stamp.mono_ns
+        carried_ns = stamp.wall_ns + passed_ns if passed_ns >= 0 else wall_ns
+        self._base_ns = max(stamp.wall_ns, min(carried_ns, wall_ns)) - mono_ns
 
     def now_ns(self) -> int:
         return self._base_ns + time.monotonic_ns()

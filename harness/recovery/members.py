@@ -78,8 +78,10 @@ def grow(state: RunState, attempt: AttemptState) -> list[Decision]:
     nothing is lost by it."""
     run = state.run
     assert run is not None
+    if not run.grow or len(attempt.nodes) >= min(run.nnodes, len(state.nodes)):
+        return []
     nodes = members(state, run)
-    if not run.grow or len(nodes) <= len(attempt.nodes):
+    if len(nodes) <= len(attempt.nodes):
         return []
     fresh = _new(attempt, nodes)
     who = f"node {ranks_text(fresh)}"

@@ -110,15 +110,16 @@ def _accept_fault(state: RunState, run: e.RunStarted, rank: int, kind: str) -> t
 
 
 def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
-    asks = stack_orders(state, attempt, _reachable(attempt), now_ns)
+    reachable = _reachable(attempt)
+    asks = stack_orders(state, attempt, reachable, now_ns)
     if asks:
         return asks
     incident = _decisive_incident(state, attempt)
-    stop = stop_wanted(state, attempt, _reachable(attempt), now_ns)
+    stop = stop_wanted(state, attempt, reachable, now_ns)
     if stop is not None or incident is not None or attempt.regroup is not None:
         return _wind_down(state, attempt, stop, incident, now_ns)
     if state.preempt is not None:
-        return preempt(state, attempt, _reachable(attempt), now_ns)
+        return preempt(state, attempt, reachable, now_ns)
     if attempt.trouble_ns and _unjudged(state, attempt):
         return _judge(state, attempt, now_ns)
     starts = start_workers(state, attempt)
@@ -130,7 +131,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         _standing(state, attempt, now_ns)
         or quarantine_notices(state, attempt)
         or grow(state, attempt)
-        or watch(state, attempt, _reachable(attempt), now_ns)
+        or watch(state, attempt, reachable, now_ns)
         or [
             *_told_reports(state, attempt),
             *_close_recovered(state, attempt),

@@ -29,9 +29,12 @@ def quarantine_notices(state: RunState, attempt: AttemptState) -> list[Decision]
     """Say, once each, which hosts are left out and which stay only because nobody else is there."""
     told: list[Decision] = []
     assert state.run is not None
+    struck_out = state.struck_out
+    if not struck_out:
+        return []
     taking_part = set(members(state, state.run))
     for node in state.nodes.values():
-        if node.host not in state.struck_out or not node.connected:
+        if node.host not in struck_out or not node.connected:
             continue
         here = node.node_rank in attempt.nodes and node.node_rank not in attempt.lost_nodes
         if here != (node.node_rank in taking_part):

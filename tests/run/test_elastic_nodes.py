@@ -1,9 +1,10 @@
 """Real nodes on loopback are killed and replaced; every rank is a small process of its own."""
 
-import os
 import signal
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from tests.run.test_launcher import UNTIL_TOLD, Launched, free_port
 from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
@@ -81,6 +82,7 @@ def test_a_spare_takes_the_place_of_a_dead_node(launch: Start) -> None:
     assert attempts(head) == [[0, 1], [0, 2]]
 
 
+@pytest.mark.slow
 def test_a_node_that_comes_too_late_for_a_fixed_run_is_told(launch: Start) -> None:
     meet = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
     head = launch(AGAIN, *meet, "--node-rank", "0")
@@ -90,5 +92,5 @@ def test_a_node_that_comes_too_late_for_a_fixed_run_is_told(launch: Start) -> No
     code, lines = late.end()
     assert code == 2
     assert "all 2 nodes have joined (--nnodes 2)" in "\n".join(lines)
-    os.close(os.open(head.pids / "go", os.O_CREAT))
+    (head.pids / "go").touch()
     assert [run.end()[0] for run in (head, other)] == [0, 0]
