@@ -63,6 +63,7 @@ def test_a_run_shrinks_when_a_node_dies_and_grows_when_one_joins(launch: Start) 
     assert "the run grows to 2 nodes with node 1, from the checkpoint of step" in text
 
 
+@pytest.mark.slow
 def test_a_spare_takes_the_place_of_a_dead_node(launch: Start) -> None:
     meet = [
         *("--nnodes", "2", "--spares", "1", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.trainer.conftest import Launch
 
@@ -24,6 +26,7 @@ def script(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_one_process_without_a_launcher(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("to be or not to be, that is the question. " * 50)
     argv = "--layers 1 --d-model 16 --heads 2 --seq-len 16 --steps 2 --warmup 1 --peak-tflops 1"

@@ -39,6 +39,7 @@ def kill_and_resume(launch: Launch, tmp_path: Path, ranks: int, *flags: str) -> 
     assert compare.main([str(tmp_path / "a"), str(tmp_path / "b")]) == 0
 
 
+@pytest.mark.slow
 def test_4_ranks_pp_and_zero3(launch: Launch, tmp_path: Path) -> None:
     kill_and_resume(launch, tmp_path, 4, "--pp", "2", "--micro-batches", "2", "--dp-shard", "2")
 

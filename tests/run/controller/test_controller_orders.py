@@ -6,6 +6,8 @@ import signal
 from collections import defaultdict
 from typing import Any
 
+import pytest
+
 from harness import events as e
 from harness.faults import Fault
 from harness.orders import Inject, Notify, Order, Shutdown, StopRun
@@ -91,6 +93,7 @@ def test_a_run_from_join_to_shutdown(make_controller: Any) -> None:
     assert controller.stderr() == ""
 
 
+@pytest.mark.slow
 def test_broken_links_lose_and_double_nothing(make_controller: Any, breaker: Any) -> None:
     controller = make_controller()
     rounds, per_round = 8, 40

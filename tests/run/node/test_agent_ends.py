@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness import events, orders
 
 SLEEPY = """
@@ -101,6 +103,7 @@ def test_lost_controller_stops_the_node(new_node: Callable[..., Any]) -> None:
     assert node.err.read_text() == "harness: no word from the controller\n"
 
 
+@pytest.mark.slow
 def test_fresh_when_the_script_sets_variables_first(new_node: Callable[..., Any]) -> None:
     node = new_node(nproc_per_node=1)
     node.process.kill()
