@@ -164,8 +164,12 @@ class Trainer:
                     tokens=self._position * self._config.model.seq_len,
                     total_steps=steps,
                 )
-                if done.step == steps or (every and done.step % every == 0):
+                stopping = self._checkpoints is not None and harness.should_stop(done.step)
+                if done.step == steps or stopping or (every and done.step % every == 0):
                     self._save()
+                if stopping:
+                    self._say(f"asked to stop: leaving after step {done.step}")
+                    break
         if self._checkpoints is not None:
             self._checkpoints.wait()
         return history

@@ -22,7 +22,13 @@ from harness.sdk.checkpoint.plan import Plan, agree, fingerprint, state_dict
 from harness.sdk.checkpoint.staging import Snapshot, rest_digests
 from harness.sdk.checkpoint.things import Contents, Things
 from harness.sdk.checkpoint.writing import Order, SaveFailed, in_words, write
-from harness.sdk.progress import checkpoint_failed, checkpoint_loaded, checkpoint_saved, phase
+from harness.sdk.progress import (
+    checkpoint_failed,
+    checkpoint_loaded,
+    checkpoint_saved,
+    phase,
+    should_stop,
+)
 
 Outcome = Literal["writing", "saved", "skipped", "failed"]
 
@@ -198,8 +204,15 @@ class Checkpointer:
     # --- saving --------------------------------------------------------------------------------
 
     def maybe_save(self, step: int, **given: Any) -> Save | None:
-        """Save when `every` divides `step`, a step that has been done; otherwise None."""
-        return self.save(step, **given) if step > 0 and step % self._every == 0 else None
+        """Save when `every` divides `step`, a step that has been done; otherwise None.
+
+        Also when the run is preempted and this is the step to stop at: then it is on disk when
+        the call returns, and `harness.should_stop(step)` says so to the script.
+        """
+        stopping = should_stop(step)
+        if step <= 0 or not (stopping or step % self._every == 0):
+            return None
+        return self.save(step, sync=True if stopping else None, **given)
 
     def save(self, step: int, *, sync: bool | None = None, **given: Any) -> Save:
         """Save these things as the checkpoint of `step`, completed optimizer steps.
