@@ -7,12 +7,13 @@ news: `fold` keeps the sums, the detector compares them with a limit.
 
 from collections.abc import Callable
 
-from harness.diagnosis import checkpoint_files, leaks, marks, signatures, straggler
+from harness.diagnosis import checkpoint_files, group_clash, leaks, marks, signatures, straggler
 from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.incidents import Finding, Verdict
 from harness.state import AttemptState, RunState
 
 DETECTORS: tuple[Callable[[AttemptState], list[Finding]], ...] = (
+    group_clash.find,
     checkpoint_files.step_mismatch,
     signatures.find,
     marks.find,

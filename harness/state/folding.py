@@ -13,7 +13,7 @@ from harness import events as e
 from harness import orders as o
 from harness.membership import Strike
 from harness.sightings import Pulse
-from harness.state import booking, files, stalls
+from harness.state import booking, files, groups, stalls
 from harness.state.reading import arrivals_read, vitals_read
 from harness.state.sampling import take_samples
 from harness.state.words import (
@@ -201,6 +201,9 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 state.mesh = event
         case e.GroupCreated():
             state.groups[f"{event.pg}@{event.rank}"] = event
+            attempt = _attempt(state, stamp.attempt)
+            if attempt is not None:
+                groups.note(attempt, event)
         case e.CheckpointSaved():
             files.saved(state, stamp, event)
             rank = _rank(state, stamp.attempt, event.rank)

@@ -156,6 +156,10 @@ class AttemptState:
 
     arrivals: Arrivals = field(default_factory=Arrivals)
     growth: Growth = field(default_factory=Growth)
+    counted: dict[str, e.GroupCreated] = field(default_factory=dict)
+    """Groups whose names count up from the first group of all on, by name, as reported first."""
+    clash: tuple[e.GroupCreated, e.GroupCreated] | None = None
+    """Two groups of different ranks that were made under one such name."""
     files: dict[int, list[e.CheckpointFile]] = field(default_factory=dict)
     """By rank: the newest things it did with checkpoint files of its own, oldest first."""
     loaded: dict[int, tuple[e.CheckpointFile, int]] = field(default_factory=dict)

@@ -56,3 +56,26 @@ def test_two_sides_are_both_listed() -> None:
 
 def test_equal_calls_say_nothing() -> None:
     assert incident(reported("barrier", "barrier", "barrier")) is None
+
+
+def grouped(*made: tuple[str, tuple[int, ...]]) -> World:
+    world = World(nproc=4).start()
+    for name, ranks in (("0", (0, 1, 2, 3)), *made):
+        world.say(e.GroupCreated(rank=ranks[0], pg=name, pg_desc="undefined", ranks=ranks), 0)
+    return world
+
+
+def test_one_number_for_two_groups() -> None:
+    found = incident(grouped(("1", (0, 3)), ("1", (1, 2))))
+    assert found is not None
+    assert (found.verdict.verdict, found.verdict.first_failing) == ("group_mismatch", (0, 1, 2, 3))
+    assert found.action == "stop"
+
+
+def test_groups_of_a_second_life_count_anew() -> None:
+    everybody = ("0", (0, 1, 2, 3))
+    assert incident(grouped(("1", (0, 3)), ("2", (1, 2)), everybody, ("1", (1, 2)))) is None
+
+
+def test_names_that_hold_their_ranks_do_not_clash() -> None:
+    assert incident(grouped(("f3a9", (0, 1)), ("f3a9", (2, 3)))) is None
