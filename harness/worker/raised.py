@@ -17,7 +17,15 @@ def tell(guest: Guest, error: BaseException, tb: TracebackType | None) -> None:
     """Send WorkerRaised. `tb` is the traceback without Harness's own frames. Never raises."""
     raised_ns = time.time_ns()
     try:
-        guest.link.say("WorkerRaised", raised_ns=raised_ns, **_facts(guest, error, tb))
+        try:
+            facts = _facts(guest, error, tb)
+        except Exception as interruption:
+            # Often a signal handler's, such as that of a data loader whose worker died: what it
+            # says may be the reason for `error`, and it does not come twice.
+            facts = _facts(guest, error, tb)
+            said = f"{type_name(interruption)}: {shorten(message(interruption), 500)}"
+            facts["cause"] = facts["cause"] or said
+        guest.link.say("WorkerRaised", raised_ns=raised_ns, **facts)
     except Exception as failure:  # a __str__ of the user's that raises, no memory left, ...
         guest.link.say(
             "WorkerRaised",
