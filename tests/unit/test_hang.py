@@ -341,6 +341,24 @@ def test_the_last_rank_that_cannot_end() -> None:
     assert (world.state.ended.outcome, world.state.ended.exit_code) == ("succeeded", 0)
 
 
+def test_a_pool_of_threads_that_is_joined_at_the_end() -> None:
+    lib = "/usr/lib/python3.11"
+    joined = away(
+        frames=(
+            Frame(file=f"{lib}/threading.py", line=1, function="Thread.join"),
+            Frame(file=f"{lib}/concurrent/futures/thread.py", line=1, function="_python_exit"),
+            Frame(file=f"{lib}/threading.py", line=1, function="_shutdown"),
+        ),
+        user_frame=None,
+    )
+    world = stalled(joined, joined, joined)
+    world.exit(0, 0)
+    world.exit(1, 0)
+    incident = verdict_within(world, 15)
+    assert incident is not None
+    assert incident.verdict.verdict == "teardown_hang"
+
+
 def test_an_exit_handler_that_does_not_end() -> None:
     handler = away(frames=(Frame(file=USER.file, line=9, function="finish"),), frames_by="py-spy")
     world = stalled(handler, handler, handler)

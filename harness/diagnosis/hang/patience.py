@@ -28,9 +28,7 @@ _LOADER_FACTOR = 2.5
 _FORGIVEN_FACTOR = 2.0
 _USUAL_FACTOR = 2.0
 
-_SERVERS = re.compile(
-    r"/(?:asyncio/\w+|socketserver|wsgiref/\w+|xmlrpc/server|concurrent/futures/\w+)\.py"
-)
+_SERVERS = re.compile(r"/(?:asyncio/\w+|socketserver|wsgiref/\w+|xmlrpc/server)\.py")
 _DEBUGGERS = re.compile(r"/(?:pdb|bdb|ipdb|pudb|debugpy|pydevd\w*|IPython/terminal)\b")
 _WORK_FILES = re.compile(
     r"torch/(?:serialization|_dynamo|_inductor|_functorch|fx|jit|onnx|export|compiler|nn/modules"
