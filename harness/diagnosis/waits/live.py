@@ -20,7 +20,6 @@ from harness.sightings import Frame
 
 COMMUNICATION = ("torch/distributed/", "_engine_run_backward", "torch/autograd/graph.py")
 """Marks of frames that wait for other ranks when nothing of the user's is inside of them."""
-_OPEN = ("posted", "waiting")
 _ASLEEP = ("futex", "poll", "epoll", "wait_woken", "sk_wait", "inet_", "tcp_")
 _BUSY_SHARE = 0.5
 _WORLD_NAME = "0"
