@@ -1,0 +1,103 @@
+"""Any tensor as 64-bit words: the bytes of its elements, in the order in which memory holds them.
+
+Bits are compared, never numbers: -0.0 differs from 0.0, and every NaN from every other.
+"""
+
+import torch
+
+WORD = 8
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a DTensor or of a shard of FSDP2; any other tensor as it is."""
+    if type(tensor) in _PLAIN:
+        return tensor
+    if hasattr(tensor, "to_local"):
+        with torch.no_grad():
+            tensor = tensor.to_local()
+    if hasattr(tensor, "trigger_wait"):  # what a functional collective returns
+        tensor = tensor.trigger_wait()
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor if type(tensor) in _PLAIN else tensor.as_subclass(torch.Tensor)
+
+
+def unreadable(tensor: torch.Tensor) -> str | None:
+    """Why a local tensor has no bytes to read, in words; None where it has."""
+    if tensor.layout != torch.strided:
+        return f"it is {str(tensor.layout).removeprefix('torch.')}, not dense"
+    if tensor.device.type == "meta" or hasattr(tensor, "__tensor_flatten__"):
+        return f"a {type(tensor).__name__} on {tensor.device} holds no numbers of its own"
+    if tensor.is_quantized:
+        return "it is quantized"
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    if tensor.numel() and tensor.untyped_storage().nbytes() < end:
+        return "its memory is freed"
+    return None
+
+
+def order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides with which the elements fill one piece of memory; None where they leave gaps,
+    overlap, or stand for others (conjugated, negated), so that only a copy has them in a row."""
+    if tensor.is_conj() or tensor.is_neg():
+        return None
+    strides = tensor.stride()
+    if tensor.is_contiguous():
+        return strides
+    expected = 1
+    for stride, length in sorted(zip(strides, tensor.shape, strict=True)):
+        if length == 1:
+            continue
+        if stride != expected:
+            return None
+        expected *= length
+    return strides
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as integers of their own size, of the same shape and in the same memory.
+
+    Complex numbers of 128 bits become two integers, along a new last dimension.
+    """
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.element_size() > WORD:
+        tensor = torch.view_as_real(tensor)
+    return tensor.view(_INTEGERS[tensor.element_size()])
+
+
+def words(tensor: torch.Tensor) -> torch.Tensor:
+    """All words in a row: int64, its last one filled up with zeros.
+
+    A view where memory allows it: a whole number of words that begin at the beginning of one;
+    else a copy. The tensor itself is untouched, its version counter and autograd included.
+    Raises ValueError where the tensor has no bytes to read.
+    """
+    with torch.no_grad():
+        plain = local(tensor)
+        if why := unreadable(plain):
+            raise ValueError(f"a tensor has no words: {why}")
+        strides = order(plain)
+        size = plain.numel() * plain.element_size()
+        begin = plain.storage_offset() * plain.element_size()
+        if strides is not None and size % WORD == 0 and begin % WORD == 0:
+            row = torch.empty(0, dtype=torch.int64, device=plain.device)
+            return row.set_(plain.untyped_storage(), begin // WORD, (size // WORD,), (1,))
+        row = torch.zeros(-(-size // WORD), dtype=torch.int64, device=plain.device)
+        place(row, plain, strides).copy_(bits(plain))
+        return row
+
+
+def place(row: torch.Tensor, tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """Where in a row of words the `bits` of a tensor go so that they lie as in its own memory."""
+    shape = tuple(tensor.shape)
+    if strides is None:
+        strides = tuple(torch.empty(shape, device="meta").stride())
+    size = tensor.element_size()
+    if size > WORD:
+        shape, strides, size = (*shape, 2), (*(2 * s for s in strides), 1), WORD
+    begin = row.storage_offset() * (WORD // size)
+    view = torch.empty(0, dtype=_INTEGERS[size], device=row.device)
+    return view.set_(row.untyped_storage(), begin, shape, strides)
