@@ -65,6 +65,7 @@ class Launcher:
                 mode=self._job.mode,
                 target=self._job.script,
                 arguments=self._job.script_args,
+                digests=self._job.policy.digests,
             )
             if zygote is not None:
                 request = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from harness.collectives import Collective, GroupCreation, PointToPoint
 from harness.worker import layout
+from harness.worker.digestlog import DigestReader
 from harness.worker.grouplog import GroupLogReader
 from harness.worker.marklog import MarkReader
 from harness.worker.p2plog import P2pLogReader
@@ -26,6 +27,7 @@ class RecordLogs:
         self._groups = GroupLogReader(self._memory, layout.GROUPS_AT)
         self._p2p = P2pLogReader(self._memory, layout.P2P_AT)
         self.marks = MarkReader(self._memory, layout.MARKS_AT)
+        self.digests = DigestReader(self._memory, layout.DIGESTS_AT)
         self.sites = SiteReader(self._memory, layout.SITES_AT)
 
     @property

@@ -28,6 +28,7 @@ from harness.agent import (
     workers,
 )
 from harness.agent.console import Console
+from harness.agent.digests import Digests
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
 from harness.agent.readings import Readings
@@ -81,6 +82,7 @@ class Agent:
         self._environ = node_environ(job, os.environ)
         self._store = StoreHost(self._environ, self._runtime_dir / "store.log")
         self._workers: dict[int, Worker] = {}
+        self._digests = Digests(lambda: self._node_rank, link.report)
         self._attempt = 0
         self._oom_before: vitals.OomCounter | None = None
         self._stopper: Stopper | None = None
@@ -119,6 +121,7 @@ class Agent:
                 self._report(make(self._node_rank))
             self._in_background(self._report_pulses())
             self._in_background(self._readings.keep(self._node_rank))
+            self._in_background(self._digests.watch(self._workers.values))
             self._in_background(
                 marks.watch(self._workers.values, self._node_rank, self._link.report)
             )
@@ -165,6 +168,8 @@ class Agent:
                 self._in_background(self._stop_workers(order))
             case o.SetAside():
                 self._report(torn.carry_out(order, self._node_rank, self._console.notice))
+            case o.TellDigests() | o.CertifyCheckpoint():
+                self._digests.obey(order)
             case o.StopAtStep():
                 self._in_background(self._stop_at_step(order))
             case o.InjectFault():
@@ -416,6 +421,7 @@ class Agent:
     def _on_exit(self, worker: Worker, ending: Ending) -> None:
         worker.exit_text, worker.ended_at = ending.text, time.monotonic()
         self._report_changed(worker)
+        self._digests.read([worker])
         killed = ending.signal == 9 and not worker.told_to_stop
         self._link.report(
             worker.attempt,

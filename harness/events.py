@@ -14,6 +14,9 @@ from harness.membership import HostStruck as HostStruck
 from harness.membership import NodesAwaited as NodesAwaited
 from harness.membership import Regrouping as Regrouping
 from harness.membership import Strike
+from harness.observations import CheckpointCertified as CheckpointCertified
+from harness.observations import DigestsRead as DigestsRead
+from harness.observations import DigestsTold as DigestsTold
 from harness.observations import EvidenceComplete as EvidenceComplete
 from harness.observations import EvidenceTaken as EvidenceTaken
 from harness.observations import MarksDiffer as MarksDiffer
@@ -428,6 +431,9 @@ Event = (
     | StacksTaken
     | MarksDiffer
     | MarksSampled
+    | DigestsRead
+    | DigestsTold
+    | CheckpointCertified
     | StallLooked
     | OrderGiven
     | CommandTaken

@@ -8,6 +8,8 @@ from harness.incidents import Where
 from harness.sightings import (
     Activity,
     ChildTaken,
+    DigestPart,
+    DigestRow,
     ExceptionInHand,
     Frame,
     MarkPlace,
@@ -15,6 +17,7 @@ from harness.sightings import (
     ProcessFacts,
     Pulse,
     RankStack,
+    TensorDigests,
 )
 
 
@@ -120,3 +123,38 @@ class MarksSampled:
 
     node_rank: int
     samples: tuple[MarkSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestsRead:
+    """Digests of a node's ranks since the last report, and the parts that are new in them."""
+
+    node_rank: int
+    rows: tuple[DigestRow, ...]
+    parts: tuple[DigestPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestsTold:
+    """Tensor by tensor, what the node's ranks had of `part` at look `count`.
+
+    `names` and `values` go together; empty where the node no longer knows.
+    """
+
+    node_rank: int
+    attempt: int
+    part: int
+    count: int
+    names: tuple[str, ...]
+    ranks: tuple[TensorDigests, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCertified:
+    """The manifest of a checkpoint says now who vouches for it; `why` in words when it could not
+    be written."""
+
+    node_rank: int
+    step: int
+    path: str
+    why: str = ""

@@ -108,6 +108,25 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellDigests:
+    """Tell the digests of each tensor of `part` at look `count`; answered by DigestsTold."""
+
+    attempt: int
+    part: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyCheckpoint:
+    """Write into the checkpoint's manifest that `by` vouches for it; answered by
+    CheckpointCertified."""
+
+    step: int
+    path: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InjectFault:
     """Do `fault` to a local rank; answered by FaultInjected when the harm is done."""
 
@@ -143,6 +162,8 @@ Order = (
     | StopAtStep
     | StopWorkers
     | SetAside
+    | TellDigests
+    | CertifyCheckpoint
     | InjectFault
     | Notify
     | Shutdown

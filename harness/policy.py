@@ -49,6 +49,9 @@ class Policy:
     """The same before the first steps, when it shows no sign of work at all."""
     teardown_patience: float = 8.0
     """How long a rank may take to end, without a sign of work, after all others are done."""
+    digests: int = 1
+    """Least steps between two digests of what ranks should have in common; each rank takes them
+    more seldom where they would cost it more than 1 % of its time. 0: none."""
     checkpoint_interval: float | None = None
     """Between two saves, told to the workers; 0: the script decides, None: what the ledger
     recommends when an attempt begins."""

@@ -85,6 +85,12 @@ POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
         0.1,
         "seconds to end once others are done",
     ),
+    "digests": (
+        "Fault tolerance",
+        True,
+        0,
+        "least steps between digests of what ranks have in common; 0: none",
+    ),
     "looks_apart": ("Advanced", False, 0.3, "seconds between two looks at a rank's progress"),
     "pulse_interval": ("Advanced", False, 0.01, "seconds between two reads of the pulse pages"),
 }

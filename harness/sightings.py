@@ -120,6 +120,54 @@ class MarkSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DigestPart:
+    """Tensors that ranks digest together, because the same ranks should have them in common.
+
+    `part` is a number made of all that must be alike for digests to be comparable. `site`: what
+    they are (parameters, gradients, optimizer state, buffers, variables). `how` says who declares
+    `members`, global ranks, to be equal (ddp, fsdp, zero, dtensor, hand: their gradients are summed
+    over them by the program) or different (sharded); learnt: nobody does, and there are none.
+    """
+
+    part: int
+    site: str
+    how: str
+    name: str
+    """Of the tensor; of several, the first and the last one."""
+    tensors: int
+    ranks: tuple[int, ...]
+    """Those of the node that have it."""
+    members: tuple[int, ...] = ()
+    axis: str = ""
+    place: str = ""
+    """Line of the program where variables are looked at, as `file:line:function`."""
+    marks: tuple[str, ...] = ()
+    """Words for what is known of a single tensor."""
+    shape: tuple[int, ...] = ()
+    """Of a single tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestRow:
+    """Ranks that had the digest `value`, 64 bits, at look number `count` of `part`."""
+
+    part: int
+    count: int
+    value: int
+    ranks: tuple[int, ...]
+    step: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorDigests:
+    """Digests of each tensor of a part, as `ranks` had them at one look."""
+
+    ranks: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
     """What a rank's pulse page holds. `step` counts completed optimizer steps.
 

@@ -7,7 +7,15 @@ news: `fold` keeps the sums, the detector compares them with a limit.
 
 from collections.abc import Callable
 
-from harness.diagnosis import checkpoint_files, group_clash, leaks, marks, signatures, straggler
+from harness.diagnosis import (
+    checkpoint_files,
+    group_clash,
+    leaks,
+    marks,
+    replicas,
+    signatures,
+    straggler,
+)
 from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.incidents import Finding, Verdict
 from harness.state import AttemptState, RunState
@@ -17,6 +25,7 @@ DETECTORS: tuple[Callable[[AttemptState], list[Finding]], ...] = (
     checkpoint_files.step_mismatch,
     signatures.find,
     marks.find,
+    replicas.find,
     straggler.find,
     leaks.find,
     checkpoint_files.save_failed,

@@ -34,6 +34,7 @@ from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns,
 from harness.recovery.quarantine import quarantine_notices, strikes
 from harness.recovery.remedy import ASIDE_SUFFIX, aside, incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
+from harness.recovery.verifying import answered_by_ns, ask, certify
 from harness.recovery.watching import watch, watch_by_ns
 from harness.state import AttemptState, Collection, RunState
 from harness.topology import ranks_name, ranks_text
@@ -125,10 +126,16 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
     starts = start_workers(state, attempt)
     if starts:
         return starts
+    asks = ask(attempt, reachable)
+    if asks:
+        return asks
     if len(attempt.gone) == attempt.world_size:
-        return _finish(state, attempt)
+        if now_ns < answered_by_ns(attempt, reachable):
+            return []
+        return _standing(state, attempt, now_ns) or _finish(state, attempt)
     return (
         _standing(state, attempt, now_ns)
+        or certify(state, attempt, reachable)
         or quarantine_notices(state, attempt)
         or grow(state, attempt)
         or watch(state, attempt, reachable, now_ns)
@@ -180,7 +187,7 @@ def _unjudged(state: RunState, attempt: AttemptState) -> bool:
 
 def _failed_nothing(incident: Incident) -> bool:
     """Told of a run that went on: who fails later has not been spoken of."""
-    return incident.action == "report" and incident.verdict.family in ("slow", "leak")
+    return incident.action == "report" and incident.verdict.family in ("slow", "leak", "numeric")
 
 
 def _judge(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
@@ -355,7 +362,8 @@ def _stage_deadlines(state: RunState, run: e.RunStarted) -> list[int]:
             evidence = [] if collection is None else [_evidence_by_ns(state, collection)]
             return [*evidence, *patience_ends_ns(state)]
         case "running" if attempt is not None:
-            return watch_by_ns(state, attempt)
+            answered = answered_by_ns(attempt, _reachable(attempt))
+            return [*watch_by_ns(state, attempt), *filter(None, [answered])]
         case "stopping" if attempt is not None:
             return [_stopped_by_ns(state, attempt)]
         case _:

@@ -4,10 +4,12 @@ Restart when it may help, stop when it would only fail again.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness import events as e
+from harness.checkpoints import CheckpointMark
+from harness.diagnosis import replicas
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
@@ -117,6 +119,8 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
             return _report("the run goes on, only slower than it could")
         case _, "leak" if Signature.parse(verdict.signature).what == GROWING:
             return _report("there is time left; nothing is lost by going on until it runs out")
+        case _, "numeric":
+            return _numeric(verdict)
         case "checkpoint_save_failed", _:
             return _report("training goes on; it would lose what no checkpoint holds")
         case "checkpoint_step_mismatch", _:
@@ -141,6 +145,24 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
                 ExitCode.OUT_OF_MEMORY,
             )
     return None
+
+
+def _numeric(verdict: Verdict) -> Remedy | None:
+    """None where the numbers were right before: then they can be had back."""
+    what = Signature.parse(verdict.signature).what
+    match verdict.verdict:
+        case "buffers_differ":
+            return _report(
+                "each rank's own statistics are right for its own data; training goes on"
+            )
+        case "replica_divergence" | "unexpected_replication" if what == replicas.LEARNT_ONLY:
+            return _report(
+                "that these are replicas, or are none, is learnt from the run and declared by nobody"
+            )
+        case "replica_divergence" | "tp_replicated_param_divergence" | "unexpected_replication":
+            return _stop("the program itself makes them so; it would again", ExitCode.CORRUPTION)
+        case _:
+            return None
 
 
 def _exception(verdict: Verdict) -> Remedy | None:
@@ -235,6 +257,8 @@ def _by_nodes(state: RunState, verdict: Verdict, run: e.RunStarted) -> Remedy | 
 def _own_code(verdict: Verdict, otherwise: ExitCode = ExitCode.SCRIPT_FAILED) -> ExitCode:
     if verdict.family == "stuck":
         return ExitCode.HANG
+    if verdict.verdict == "silent_data_corruption":
+        return ExitCode.CORRUPTION
     if verdict.verdict == "node_lost" and otherwise is ExitCode.SCRIPT_FAILED:
         return ExitCode.NODE_LOST
     return ExitCode.OUT_OF_MEMORY if verdict.verdict == "out_of_memory" else otherwise
@@ -250,6 +274,8 @@ def _unless_older(state: RunState, verdict: Verdict) -> Remedy | None:
 def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
     """To a checkpoint before one that is bad, by giving that one another name."""
     paths = aside(state, verdict)
+    if verdict.verdict == "silent_data_corruption":
+        return Remedy(action="rollback", reason=_clean_text(state, paths))
     if not paths:
         return None
     names = ", ".join(sorted({os.path.basename(path) for path in paths}))
@@ -263,11 +289,61 @@ def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
     )
 
 
+def _clean_text(state: RunState, paths: Mapping[str, int]) -> str:
+    """What the next attempt begins from after a corruption."""
+    point = clean_restore_point(state)
+    marks = [mark for mark in state.checkpoints.values() if mark.path not in paths]
+    newest = max(marks, key=lambda mark: mark.step, default=None) if point is None else point
+    if newest is None and not paths:
+        return "there is no checkpoint from before it that the run knows of; the script starts anew"
+    names = ", ".join(sorted({os.path.basename(path) for path in paths}))
+    aside_text = f"{names} came after it and gets the suffix {ASIDE_SUFFIX}" if paths else ""
+    vouched = " (certified)" if point is not None and is_certified(state, point) else ""
+    back = f"step {newest.step}{vouched} is the newest checkpoint before it" if newest else ""
+    return "; ".join(filter(None, (aside_text, back)))
+
+
+def is_certified(state: RunState, mark: CheckpointMark) -> bool:
+    """Whether the replicas are known to have agreed on it."""
+    return any(mark.path in attempt.replicas.vouched for attempt in state.attempts)
+
+
+def clean_restore_point(state: RunState) -> CheckpointMark | None:
+    """The newest whole checkpoint saved before the first difference was seen."""
+    attempt = state.attempt
+    clean = None if attempt is None else attempt.replicas.clean()
+    if clean is None:
+        return None
+    whole = [m for m in state.checkpoints.values() if 0 < m.whole_ns <= clean.at_ns]
+    return max(whole, key=lambda mark: mark.step, default=None)
+
+
+def _tainted(state: RunState) -> dict[str, int]:
+    """Checkpoints of this attempt that were saved after the last look at which all was well, by
+    the node to tell."""
+    attempt = state.attempt
+    clean = None if attempt is None else attempt.replicas.clean()
+    if attempt is None or clean is None:
+        return {}
+    lowest = attempt.ranks[min(attempt.ranks)].node_rank
+    found = {
+        mark.path: lowest
+        for mark in state.checkpoints.values()
+        if mark.attempt == attempt.index and (not mark.whole_ns or mark.whole_ns > clean.at_ns)
+    }
+    for path, (at_ns, rank) in attempt.replicas.saved_ns.items():
+        if at_ns > clean.at_ns:
+            found[path] = attempt.ranks[rank].node_rank
+    return found
+
+
 def aside(state: RunState, verdict: Verdict) -> dict[str, int]:
     """Checkpoint files of the script that the next attempt must not take, by the node to tell."""
     attempt = state.attempt
     if attempt is None:
         return {}
+    if verdict.verdict == "silent_data_corruption":
+        return _tainted(state)
     found: dict[str, int] = {}
     for number in verdict.first_failing:
         rank = attempt.ranks.get(number)

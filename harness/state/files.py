@@ -6,6 +6,8 @@ from harness.state.words import AttemptState, RunState
 
 _MOST = 8
 """Kept of each rank."""
+_MOST_SAVED = 4096
+"""Paths of files; of more, the later ones are not remembered."""
 
 
 def saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
@@ -59,6 +61,8 @@ def _file(attempt: AttemptState, stamp: e.Stamp, event: e.CheckpointFile) -> Non
     done = attempt.files.setdefault(event.rank, [])
     done.append(event)
     del done[:-_MOST]
+    if event.what == "saved" and len(attempt.replicas.saved_ns) < _MOST_SAVED:
+        attempt.replicas.saved_ns[event.path] = (stamp.wall_ns, event.rank)
     rank.refs[event.what] = (stamp.source, stamp.seq)
     if event.what == "loaded" and event.rank not in attempt.loaded:
         attempt.loaded[event.rank] = (event, rank.collectives)

@@ -13,9 +13,8 @@ from harness import events as e
 from harness import orders as o
 from harness.membership import Strike
 from harness.sightings import Pulse
-from harness.state import booking, files, groups, stalls
+from harness.state import booking, digesting, files, groups, sampling, stalls
 from harness.state.reading import arrivals_read, vitals_read
-from harness.state.sampling import take_samples
 from harness.state.words import (
     AttemptState,
     Collection,
@@ -103,7 +102,11 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.StacksTaken():
             _stacks_taken(state, event)
         case e.MarksDiffer() | e.MarksSampled():
-            _marks(state, stamp, event)
+            if (attempt := _attempt(state, stamp.attempt)) is not None:
+                sampling.note(attempt, (stamp.source, stamp.seq), event)
+        case e.DigestsRead() | e.DigestsTold() | e.CheckpointCertified():
+            if (attempt := _attempt(state, stamp.attempt)) is not None:
+                digesting.note(attempt, (stamp.source, stamp.seq), event)
         case e.EvidenceComplete():
             for collection in state.collections:
                 if collection.index == event.collection:
@@ -433,6 +436,9 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
             attempt = _attempt(state, index)
             if attempt is not None:
                 attempt.aside_ordered.add(event.node_rank)
+        case o.TellDigests() | o.CertifyCheckpoint():
+            if state.attempt is not None:
+                digesting.ordered(state.attempt, event.node_rank, event.order, stamp.wall_ns)
         case o.StopAtStep():
             _stop_at(state, event.node_rank, event.order)
         case o.InjectFault():
@@ -475,17 +481,6 @@ def _stacks_taken(state: RunState, event: e.StacksTaken) -> None:
     request.answers[event.node_rank] = event
     if request.command.show_on < 0 and request.answers.keys() >= request.asked:
         del state.stack_requests[event.request]  # whoever asked reads the events
-
-
-def _marks(state: RunState, stamp: e.Stamp, event: e.MarksDiffer | e.MarksSampled) -> None:
-    attempt = _attempt(state, stamp.attempt)
-    if attempt is None:
-        return
-    ref = (stamp.source, stamp.seq)
-    if isinstance(event, e.MarksDiffer):
-        attempt.marks_differ.append((event, ref))
-    else:
-        take_samples(attempt, event, ref)
 
 
 def _incident_closed(state: RunState, event: e.IncidentClosed) -> None:

@@ -9,6 +9,16 @@ from harness.state.words import AttemptState
 _MOST_BOOKS = 256
 
 
+def note(
+    attempt: AttemptState, ref: tuple[str, int], event: e.MarksDiffer | e.MarksSampled
+) -> None:
+    """Fold what a node tells of marks."""
+    if isinstance(event, e.MarksDiffer):
+        attempt.marks_differ.append((event, ref))
+    else:
+        take_samples(attempt, event, ref)
+
+
 def take_samples(attempt: AttemptState, event: e.MarksSampled, ref: tuple[str, int]) -> None:
     """Fold one node's samples; a difference beyond doubt is noted once per group."""
     for one in event.samples:

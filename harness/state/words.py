@@ -13,6 +13,7 @@ from harness.state.books import Books, Moments
 from harness.state.clocks import Clocks
 from harness.state.growth import Growth
 from harness.state.marking import Book
+from harness.state.replicas import Replicas
 from harness.state.steady import WallClocks
 from harness.topology import NodeRanks
 
@@ -170,6 +171,8 @@ class AttemptState:
     """Nodes that were told to do so."""
     books: dict[tuple[str, str, int], Book] = field(default_factory=dict)
     """Marks of groups that span nodes, by name, role and size of the group."""
+    replicas: Replicas = field(default_factory=Replicas)
+    """Digests of what ranks should have in common."""
     marks_differ: list[tuple[e.MarksDiffer, tuple[str, int]]] = field(default_factory=list)
     """Desyncs found by marks, each with (source, seq) of the record that shows it."""
 

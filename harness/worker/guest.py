@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.worker import layout, p2p
+from harness.worker.digestlog import DigestWriter
+from harness.worker.digests.witness import Witness
 from harness.worker.inhand import InHand
 from harness.worker.link import Link
 from harness.worker.marklog import MarkWriter
@@ -42,6 +44,8 @@ class Assignment:
     mode: str
     target: str
     arguments: tuple[str, ...]
+    digests: int = 0
+    """Least steps between two digests of what should equal other ranks'; 0: none are taken."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
@@ -59,6 +63,7 @@ class Guest:
         self.recorder: p2p.Recorder | None = None
         self.sites: SiteWriter | None = None
         self.marker: Marker | None = None
+        self.witness: Witness | None = None
         self._map_logs(assignment.pulse)
         self._in_hand = InHand(self.link)
         os.close(assignment.pulse)
@@ -81,6 +86,16 @@ class Guest:
         self.recorder = p2p.make(memory, layout.GROUPS_AT, layout.P2P_AT)
         self.sites = SiteWriter(memory, layout.SITES_AT)
         self.marker = Marker(MarkWriter(memory, layout.MARKS_AT), self.sites, self.recorder)
+        if self.assignment.digests > 0 and self.assignment.world_size > 1:
+            self.witness = Witness(
+                DigestWriter(memory, layout.DIGESTS_AT),
+                every=self.assignment.digests,
+                world_size=self.assignment.world_size,
+                step=lambda: self.step,
+                is_framework=self.sites.is_framework,
+                failed=lambda why: self.link.say("HookFailed", module="digests", why=why),
+            )
+            self.sites.observer = self.witness.calling
 
     def beat_forever(self) -> None:
         """Body of the heartbeat thread: shows that Python code can still run here."""

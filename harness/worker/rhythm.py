@@ -8,9 +8,10 @@ of a function is a copy which Python before 3.13 keeps with the frame: it is emp
 that no tensor lives longer for it, and it is not asked for where the function itself may hold it.
 """
 
+import contextlib
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -98,20 +99,33 @@ def _hash(code: CodeType, name: str) -> int:
 
 def _read(frame: FrameType, names: Sequence[str] | None) -> dict[str, int]:
     """The integers of a frame, or those of them in `names`."""
+    with namespace(frame) as space:
+        if space is None:
+            return {}
+        if names is None:
+            module = frame.f_code.co_name == "<module>"
+            names = frame.f_code.co_names if module else tuple(space)
+        return _integers(space, names)
+
+
+@contextlib.contextmanager
+def namespace(frame: FrameType) -> Iterator[Any]:
+    """The variables of a frame by name, not to be changed and gone afterwards; None where even to
+    read them would change something."""
     code = frame.f_code
     if code.co_name == "<module>":
-        wanted = code.co_names if names is None else names
-        return _integers(frame.f_globals, wanted)
-    if not code.co_flags & _OPTIMIZED:
-        return {}
-    if _COPIES and (sys.gettrace() is not None or not _ASKERS.isdisjoint(code.co_names)):
-        return {}
-    space: Any = frame.f_locals
-    try:
-        return _integers(space, tuple(space) if names is None else names)
-    finally:
-        if _COPIES:
-            space.clear()
+        yield frame.f_globals
+    elif not code.co_flags & _OPTIMIZED or (
+        _COPIES and (sys.gettrace() is not None or not _ASKERS.isdisjoint(code.co_names))
+    ):
+        yield None
+    else:
+        space: Any = frame.f_locals
+        try:
+            yield space
+        finally:
+            if _COPIES:
+                space.clear()
 
 
 def _integers(space: Any, names: Sequence[str]) -> dict[str, int]:

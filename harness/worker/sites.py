@@ -34,6 +34,11 @@ _MOST_KNOWN = 4096
 assert _CALL.size == CALL_BYTES
 
 
+Observer = Callable[[str, tuple[int, ...], Any, tuple[Any, ...], dict[str, Any]], None]
+"""Takes a call about to be made: the method's name, the group's global ranks, the user's frame, and
+the arguments. Raises nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A call of a collective. Times are wall-clock nanoseconds; `ended_ns` 0: it has not returned.
@@ -60,6 +65,7 @@ class SiteWriter:
         self.framework: dict[int, CodeType] = {}
         """Code of torch, Python and ours, as far as seen; `users` is the other."""
         self._count = itertools.count(1)
+        self.observer: Observer | None = None
 
     def text(self, text: str) -> int:
         """The number of `text` in the table, from 1; 0 when the table is full."""
@@ -115,6 +121,7 @@ class SiteWriter:
         """
         memory, first, here = self._memory, self._start + TABLE_BYTES, sys._getframe
         framework, lines, line_of = self.framework, self._lines, self._site_of
+        name = str(getattr(original, "__name__", "collective"))
         pack_call, pack_end, now, nobody = _CALL.pack_into, _END.pack_into, time_ns, (0, ())
         count = self._count
 
@@ -127,6 +134,8 @@ class SiteWriter:
                     frame = frame.f_back
                 site = lines.get((id(frame.f_code), frame.f_lasti)) or line_of(frame)
                 number = known.get(id(pg), nobody)[0] & 0xFFFF
+                if self.observer is not None:
+                    self.observer(name, known.get(id(pg), nobody)[1], frame, args, kwargs)
                 serial = next(count)
                 at = first + serial % CALLS * CALL_BYTES
                 pack_call(memory, at, serial, now(), 0, number, site, serial & _LOW)
@@ -137,7 +146,7 @@ class SiteWriter:
             finally:
                 pack_end(memory, at + _ENDED_AT, now())
 
-        collective.__name__ = getattr(original, "__name__", "collective")
+        collective.__name__ = name
         collective.__doc__ = getattr(original, "__doc__", None)
         collective.__wrapped__ = original  # type: ignore[attr-defined]
         return collective

@@ -1,0 +1,225 @@
+"""Reads the digests of this node's ranks and tells the controller: one number for all tensors that
+the same ranks have in common, one row for all ranks with the same number.
+
+Each rank's newest digests, tensor by tensor, are kept for a while, for when it matters which of
+them differ.
+"""
+
+import asyncio
+import hashlib
+import struct
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness import checkpointdir
+from harness import events as e
+from harness import orders as o
+from harness.agent.workers import Worker
+from harness.sightings import DigestPart, DigestRow, TensorDigests
+from harness.worker.digestlog import Values
+
+_PAUSE_SECONDS = 0.2
+_MOST_ROWS = 4096
+_KEPT_BYTES = 4 << 20
+"""Of one rank's digests."""
+_KEPT_LOOKS = 64
+_ALONE = ("learnt", "hand")
+"""Parts of one tensor each: which of them are replicas has to be found out."""
+Report = Callable[[int, e.Event], None]
+"""Takes an attempt and an event of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part as one plan of a rank has it: the positions of its tensors."""
+
+    told: DigestPart
+    places: tuple[int, ...]
+
+
+class _Rank:
+    """What is known of one rank's digests."""
+
+    def __init__(self) -> None:
+        self.plans: dict[int, list[_Part]] = {}
+        self.names: dict[int, list[str]] = {}
+        self.kept: deque[Values] = deque()
+        self.size = 0
+
+    def keep(self, values: Values) -> None:
+        self.kept.append(values)
+        self.size += 8 * len(values.digests)
+        while (self.size > _KEPT_BYTES and len(self.kept) > 1) or len(self.kept) > _KEPT_LOOKS:
+            self.size -= 8 * len(self.kept.popleft().digests)
+
+
+class Digests:
+    """The digests of one attempt's ranks on this node."""
+
+    def __init__(self, node_rank: Callable[[], int], report: Report) -> None:
+        self._node_rank = node_rank
+        self._report = report
+        self._attempt = -1
+        self._ranks: dict[int, _Rank] = {}
+        self._told: dict[int, DigestPart] = {}
+
+    async def watch(self, workers: Callable[[], Collection[Worker]]) -> None:
+        """Read and report for ever."""
+        while True:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            self.read([worker for worker in workers() if worker.guest])
+
+    def read(self, workers: Sequence[Worker]) -> None:
+        """Report what is new."""
+        if not workers:
+            return
+        if workers[0].attempt != self._attempt:
+            self._attempt = workers[0].attempt
+            self._ranks.clear()
+            self._told.clear()
+        rows: dict[tuple[int, int, int], DigestRow] = {}
+        parts: dict[int, DigestPart] = {}
+        for worker in workers:
+            for row, part in self._new(worker):
+                key = (row.part, row.count, row.value)
+                same = rows.get(key)
+                ranks = row.ranks if same is None else (*same.ranks, *row.ranks)
+                rows[key] = replace(same or row, ranks=ranks)
+                self._note(part, parts)
+        every = list(rows.values())
+        for at in range(0, len(every), _MOST_ROWS):
+            event = e.DigestsRead(
+                node_rank=self._node_rank(),
+                rows=tuple(every[at : at + _MOST_ROWS]),
+                parts=() if at else tuple(parts.values()),
+            )
+            self._report(self._attempt, event)
+
+    def _note(self, part: DigestPart, parts: dict[int, DigestPart]) -> None:
+        """Tell of a part that was not told of, or of more ranks or words for it."""
+        known = self._told.get(part.part)
+        if known is not None:
+            if set(part.ranks) <= set(known.ranks) and set(part.marks) <= set(known.marks):
+                if part.how == known.how and part.members == known.members:
+                    return
+            ranks = tuple(sorted({*known.ranks, *part.ranks}))
+            marks = tuple(dict.fromkeys([*known.marks, *part.marks]))
+            part = replace(part, ranks=ranks, marks=marks)
+        self._told[part.part] = parts[part.part] = part
+
+    def _new(self, worker: Worker) -> Iterable[tuple[DigestRow, DigestPart]]:
+        known = self._ranks.setdefault(worker.rank, _Rank())
+        for one in worker.logs.digests.new():
+            if not isinstance(one, Values):
+                number = int(one["plan"])
+                known.plans[number] = parts_of(one, worker.rank)
+                known.names[number] = [tensor[0] for tensor in one["tensors"]]
+                continue
+            known.keep(one)
+            for part in known.plans.get(one.plan, ()):
+                digests = [one.digests[place] for place in part.places]
+                row = DigestRow(
+                    part=part.told.part,
+                    count=one.count,
+                    value=_folded(digests),
+                    ranks=(worker.rank,),
+                    step=one.step,
+                    at_ns=one.at_ns,
+                )
+                yield row, part.told
+
+    def obey(self, order: o.TellDigests | o.CertifyCheckpoint) -> None:
+        """Do what `order` asks for."""
+        if isinstance(order, o.TellDigests):
+            self._tell(order)
+        else:
+            self._report(self._attempt, certified(order, self._node_rank()))
+
+    def _tell(self, order: o.TellDigests) -> None:
+        """Answer with what is kept of each rank."""
+        names: tuple[str, ...] = ()
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank, known in self._ranks.items() if order.attempt == self._attempt else ():
+            for values in known.kept:
+                for part in known.plans.get(values.plan, ()):
+                    if part.told.part == order.part and values.count == order.count:
+                        names = tuple(known.names[values.plan][place] for place in part.places)
+                        digests = tuple(values.digests[place] for place in part.places)
+                        found.setdefault(digests, []).append(rank)
+        answer = e.DigestsTold(
+            node_rank=self._node_rank(),
+            attempt=order.attempt,
+            part=order.part,
+            count=order.count,
+            names=names,
+            ranks=tuple(TensorDigests(ranks=tuple(r), values=v) for v, r in found.items()),
+        )
+        self._report(order.attempt, answer)
+
+
+def certified(order: o.CertifyCheckpoint, node_rank: int) -> e.CheckpointCertified:
+    """What came of writing it into the manifest."""
+    why = ""
+    try:
+        checkpointdir.certify(Path(order.path), order.by)
+    except ValueError as error:
+        why = str(error)
+    except OSError as error:
+        why = error.strerror or str(error)
+    return e.CheckpointCertified(node_rank=node_rank, step=order.step, path=order.path, why=why)
+
+
+def parts_of(plan: dict[str, Any], rank: int) -> list[_Part]:
+    """The parts of a plan as its rank wrote it: tensors by who should have them in common."""
+    groups = [(how, axis, tuple(members)) for how, axis, members in plan["groups"]]
+    by_group: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
+    alone: list[tuple[int, tuple[str, str, tuple[int, ...]]]] = []
+    for place, (_, _, _, mine, marks) in enumerate(plan["tensors"]):
+        declared = [groups[at] for at in mine]
+        for group in declared:
+            if group[0] == "hand":
+                alone.append((place, group))
+            elif "cut" not in marks:
+                by_group.setdefault(group, []).append(place)
+        if not declared and "cut" not in marks:
+            alone.append((place, ("learnt", "", ())))
+    parts = [_part(plan, rank, group, places) for group, places in by_group.items()]
+    return [*parts, *(_part(plan, rank, group, [place]) for place, group in alone)]
+
+
+def _part(
+    plan: dict[str, Any], rank: int, group: tuple[str, str, tuple[int, ...]], places: list[int]
+) -> _Part:
+    how, axis, members = group
+    tensors = [plan["tensors"][place] for place in places]
+    # What a program does by hand is known of some ranks before others: it makes no other part.
+    who = "" if how in _ALONE else (how, axis, members)
+    what = [[name, shape, dtype] for name, shape, dtype, *_ in tensors]
+    identity = repr((plan["site"], plan["number"], plan["place"], who, what))
+    digest = hashlib.blake2b(identity.encode(), digest_size=8).digest()
+    single = len(tensors) == 1
+    names = [tensor[0] for tensor in tensors]
+    told = DigestPart(
+        part=int.from_bytes(digest, "big") >> 4,
+        site=plan["site"],
+        how=how,
+        name=names[0] if single else f"{names[0]} … {names[-1]}",
+        tensors=len(tensors),
+        ranks=(rank,),
+        members=members,
+        axis=axis,
+        place=plan["place"],
+        marks=tuple(tensors[0][4]) if single else (),
+        shape=tuple(tensors[0][1]) if single else (),
+    )
+    return _Part(told, tuple(places))
+
+
+def _folded(digests: Sequence[int]) -> int:
+    if len(digests) == 1:
+        return digests[0]
+    packed = struct.pack(f"={len(digests)}Q", *digests)
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "big")

@@ -1,0 +1,302 @@
+"""Numbers that ranks should have in common and have not: silent_data_corruption,
+replica_divergence, tp_replicated_param_divergence, buffers_differ, unexpected_replication.
+
+The order of evidence: a rank whose parameters have changed between two of its own steps accuses
+itself; inputs that were equal point to what was done with them; a majority of three names a
+candidate only; two that differ are both named.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from harness.diagnosis.signature import Signature
+from harness.incidents import Confidence, EvidenceRef, Finding
+from harness.state import AttemptState
+from harness.state.replicas import LEARNT, Suspicion
+from harness.topology import ranks_name
+
+ASK_SECONDS = 2.0
+"""Longest wait for the digests of single tensors."""
+_FEW_SHARE = 0.1
+"""Of the tensors of a part: as many as a fault of a device may have damaged."""
+_MODEL_AXIS = ("tp", "tensor", "model", "cp", "sp")
+HARDWARE, SOFTWARE, LEARNT_ONLY, DECLARED = "hardware", "software", "learnt", "declared"
+"""What a finding's signature says of it: settles what is done."""
+_MOST_NAMES = 3
+
+
+def unnamed(attempt: AttemptState) -> list[Suspicion]:
+    """Those of which it is not known yet which tensors differ."""
+    return [
+        known
+        for known in attempt.replicas.suspicions
+        if not known.track.single and known.kind in ("split", "apart", "buffers")
+    ]
+
+
+def find(attempt: AttemptState) -> list[Finding]:
+    """The earliest change that explains the others, and what is worth a report."""
+    ready = [known for known in attempt.replicas.suspicions if _ready(attempt, known)]
+    if len(ready) < len(attempt.replicas.suspicions) and any(k.kind == "split" for k in ready):
+        return []  # what is still being asked for may have been first
+    changes = [known for known in ready if known.kind not in ("buffers", "alike")]
+    others = [known for known in ready if known.kind in ("buffers", "alike")]
+    first = min(changes, key=_order, default=None)
+    found = [] if first is None else [_change(attempt, first)]
+    return [*found, *_once([_other(known) for known in others])]
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """One of each class and ranks."""
+    return list(
+        {(finding.verdict, finding.ranks): finding for finding in reversed(findings)}.values()
+    )
+
+
+def _order(known: Suspicion) -> tuple[int, int, int]:
+    """Gradients come before the parameters that they change."""
+    sites = ("gradients", "parameters", "optimizer state", "variables")
+    site = sites.index(known.track.part.site) if known.track.part.site in sites else len(sites)
+    return known.at.step, site, known.at.at_ns
+
+
+def _ready(attempt: AttemptState, known: Suspicion) -> bool:
+    if known.track.single or known.kind in ("axis", "alike"):
+        return True
+    if len(attempt.gone) == attempt.world_size:
+        return True
+    if not known.asked_ns:
+        return False
+    waited = attempt.surveyed_ns - known.asked_ns
+    return known.asked <= known.answered or waited > ASK_SECONDS * 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference:
+    """Who differs from whom. `odd` is empty where no one is in the minority; `tensors` differ of
+    `total`; None: not known."""
+
+    group: frozenset[int]
+    odd: frozenset[int]
+    classes: int
+    names: tuple[str, ...]
+    total: int
+
+    @property
+    def few(self) -> bool:
+        return not self.names or len(self.names) <= max(1, int(_FEW_SHARE * self.total))
+
+
+def _difference(known: Suspicion) -> _Difference:
+    classes = [ranks & known.group for ranks in known.at.classes if ranks & known.group]
+    most = max(classes, key=lambda ranks: (len(ranks), -min(ranks)))
+    tied = 2 * len(most) <= len(known.group)
+    odd = frozenset() if tied else known.group - most
+    names = (known.track.part.name,)
+    if not known.track.single:
+        names = _names(known)
+    return _Difference(
+        group=known.group, odd=odd, classes=len(classes), names=names,
+        total=known.track.part.tensors,
+    )  # fmt: skip
+
+
+def _names(known: Suspicion) -> tuple[str, ...]:
+    """The tensors that are not the same on all ranks that were asked."""
+    rows = [values for rank, values in known.told.items() if rank in known.group]
+    if len(rows) < 2 or len({len(values) for values in rows}) > 1:
+        return ()
+    differ = [len(set(column)) > 1 for column in zip(*rows, strict=True)]
+    return tuple(name for name, yes in zip(known.names, differ, strict=False) if yes)
+
+
+def _change(attempt: AttemptState, known: Suspicion) -> Finding:
+    if known.kind == "axis":
+        return _along_axis(known)
+    difference = _difference(known)
+    if known.kind == "apart":
+        return _never(known, difference)
+    broken = _broken(known)
+    if broken and len(broken) < len(known.group):
+        return _corrupted(
+            known, difference, broken, "proven",
+            "its own digest before the step is not the one after the step before, the others'"
+            " are: memory changed by itself",
+        )  # fmt: skip
+    if difference.odd and len(difference.odd) == 1 and difference.few:
+        return _corrupted(known, difference, difference.odd, "likely", _outvoted(known, difference))
+    if len(known.group) == 2 and difference.few:
+        return _corrupted(
+            known, difference, known.group, "possible",
+            "two replicas: nothing tells which of them is wrong, so both are listed",
+        )  # fmt: skip
+    return _diverged(known, difference)
+
+
+def _broken(known: Suspicion) -> frozenset[int]:
+    """Ranks whose parameters have changed between the end of a step and the begin of the next."""
+    before, at = known.before, known.at
+    part = known.track.part
+    consecutive = before is not None and at.count % 2 == 0 and before.count == at.count - 1
+    if part.site != "parameters" or not consecutive or before is None:
+        return frozenset()
+    return frozenset(rank for rank in known.group if before.value(rank) != at.value(rank))
+
+
+def _outvoted(known: Suspicion, difference: _Difference) -> str:
+    rest = len(known.group) - len(difference.odd)
+    reason = f"{rest} replicas agree and it alone differs"
+    if known.track.part.how in LEARNT:
+        reason += (
+            f"; that they are replicas is learnt: they were equal at {known.held} looks in a row,"
+            f" {known.moved} of them with new values"
+        )
+    return reason + "; no other copy tells a device from a program that treats this rank otherwise"
+
+
+def _corrupted(
+    known: Suspicion,
+    difference: _Difference,
+    ranks: frozenset[int],
+    confidence: Confidence,
+    reason: str,
+) -> Finding:
+    named = ranks_name(sorted(ranks))
+    who = f"{named} has" if len(ranks) == 1 else f"one of {named} has"
+    return _finding(
+        "silent_data_corruption", known, ranks, confidence,
+        f"{who} other bits in {_what(known, difference)} than its replicas since"
+        f" {_when(known)}; equal until then",
+        reason, HARDWARE,
+    )  # fmt: skip
+
+
+def _diverged(known: Suspicion, difference: _Difference) -> Finding:
+    ranks = difference.odd or known.group
+    many = f"{len(difference.names)} of {difference.total} tensors differ"
+    how = LEARNT_ONLY if known.track.part.how in LEARNT and not _exact(known) else SOFTWARE
+    return _finding(
+        "replica_divergence", known, ranks, "likely",
+        f"{ranks_name(sorted(ranks))} went apart in {_what(known, difference)} since"
+        f" {_when(known)}; equal until then",
+        f"{many}, with {difference.classes} different values on {len(known.group)} ranks: that is"
+        " what a program does, not what a device does", how,
+    )  # fmt: skip
+
+
+def _never(known: Suspicion, difference: _Difference) -> Finding:
+    axis = known.track.part.axis
+    model = known.track.part.how == "dtensor" and any(word in axis.lower() for word in _MODEL_AXIS)
+    verdict = "tp_replicated_param_divergence" if model else "replica_divergence"
+    over = f" over axis {axis}" if axis else ""
+    return _finding(
+        verdict, known, known.group, "proven",
+        f"{_what(known, difference)} differs{over} on {ranks_name(sorted(known.group))} from the"
+        f" first comparison on ({_when(known)})",
+        f"{_declared(known)}, and they were never equal: other seeds, or no broadcast at the start",
+        SOFTWARE,
+    )  # fmt: skip
+
+
+def _along_axis(known: Suspicion) -> Finding:
+    classes = sorted(sorted(ranks) for ranks in known.at.classes)
+    within = " and ".join(ranks_name(ranks) for ranks in classes)
+    return _finding(
+        "tp_replicated_param_divergence", known, known.group, "likely",
+        f"{known.track.part.name} was equal on {ranks_name(sorted(known.group))} at first and is"
+        f" equal only within {within} since {_when(known)}",
+        "its gradient is summed within those groups and not across them, while other tensors are"
+        " cut into shards across them: that this one is meant to be whole is learnt", SOFTWARE,
+    )  # fmt: skip
+
+
+def _other(known: Suspicion) -> Finding:
+    named = ranks_name(sorted(known.group))
+    if known.kind == "buffers":
+        return _finding(
+            "buffers_differ", known, known.group, "proven",
+            f"{_what(known, _difference(known))} differs on {named}, parameters do not",
+            "nothing keeps these buffers equal (broadcast_buffers=False, or no wrapper): running"
+            " statistics are of each rank's own data, and a checkpoint holds those of one rank",
+            LEARNT_ONLY,
+        )  # fmt: skip
+    declared = known.track.part.how == "sharded"
+    return _finding(
+        "unexpected_replication", known, known.group, "proven" if declared else "likely",
+        f"{known.track.part.name} has become byte for byte the same on {named}; it was different"
+        " on each of them",
+        f"it is declared to be sharded over axis {known.track.part.axis}" if declared else
+        "by its name each rank has a part of its own, and nothing of its shape is ever summed over"
+        " them; a broadcast from one rank overwrites the others' parts",
+        DECLARED if declared else LEARNT_ONLY,
+    )  # fmt: skip
+
+
+def _exact(known: Suspicion) -> bool:
+    return known.track.part.site != "variables" or "gradient" in known.track.marks
+
+
+def _declared(known: Suspicion) -> str:
+    match known.track.part.how:
+        case "ddp":
+            return "DistributedDataParallel keeps them equal"
+        case "fsdp":
+            return "FSDP keeps them equal"
+        case "zero":
+            return "ZeroRedundancyOptimizer keeps them equal"
+        case "dtensor":
+            return "their DTensor placement is Replicate"
+        case _ if _exact(known):
+            return "the program sums their gradients over these ranks"
+        case _:
+            return "the program sums something of their shape over these ranks at every step"
+
+
+def _what(known: Suspicion, difference: _Difference) -> str:
+    part = known.track.part
+    names = difference.names
+    if not names:
+        return f"{part.site} ({part.tensors} tensors, {part.name})"
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    kind = {"gradients": "the reduced gradient of ", "parameters": "parameter "}.get(part.site, "")
+    return f"{kind}{shown}{more}"
+
+
+def _when(known: Suspicion) -> str:
+    part, count = known.track.part, known.at.count
+    if part.site == "parameters":
+        return f"the {'begin' if count % 2 == 0 else 'end'} of step {count // 2}"
+    if part.site == "variables":
+        return f"call {count} at {part.place}"
+    return f"step {count}"
+
+
+def _finding(
+    verdict: str,
+    known: Suspicion,
+    ranks: frozenset[int],
+    confidence: Confidence,
+    cause: str,
+    reason: str,
+    kind: str,
+) -> Finding:
+    part, at = known.track.part, known.at
+    source, seq = at.ref
+    table = Counter({value: len(who) for value, who in at.values.items()})
+    shows = f"digests of {part.site}, look {at.count}: " + ", ".join(
+        f"{value:016x} on {ranks_name(sorted(at.values[value]))}"
+        for value, _ in table.most_common(4)
+    )
+    return Finding(
+        verdict=verdict,
+        ranks=tuple(sorted(ranks)),
+        cause=cause,
+        reason=reason,
+        confidence=confidence,
+        onset_ns=at.at_ns,
+        evidence=(EvidenceRef(source=source, seq=seq, shows=shows),),
+        signature=Signature(
+            verdict=verdict, what=kind, detail=f"{part.site} {_when(known)}", place=part.name
+        ).text(),
+    )

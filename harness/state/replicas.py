@@ -1,0 +1,237 @@
+"""Digests of ranks put side by side, look by look: who is equal to whom, since when, until when.
+
+Nothing is concluded from what is missing: a rank that has not told, a look that was lost, tensors
+that are not the same ones. What follows from a difference is for `harness.state.suspecting` to
+say, and for `harness.diagnosis.replicas` to put into words.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from harness.sightings import DigestPart, DigestRow
+
+_MOST_PENDING = 16
+_RELAXED = 4
+"""Looks begun after which ranks that have never told of a part are no longer waited for."""
+LEARNT = ("learnt", "hand")
+"""Nobody declares who has these in common."""
+
+Ref = tuple[str, int]
+"""Source and number of the record that shows something."""
+Classes = frozenset[frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """All members' digests at one look, `at_ns` wall clock."""
+
+    count: int
+    step: int
+    at_ns: int
+    ref: Ref
+    values: dict[int, frozenset[int]]
+    """Ranks, by digest."""
+
+    @property
+    def classes(self) -> Classes:
+        return frozenset(self.values.values())
+
+    @property
+    def equal(self) -> bool:
+        return len(self.values) == 1
+
+    def value(self, rank: int) -> int | None:
+        return next((value for value, ranks in self.values.items() if rank in ranks), None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Split:
+    """Ranks that were alike at `before`, and are not any more since `at`; `looks` since then."""
+
+    before: Look
+    at: Look
+    held: int
+    """Looks in a row with the ranks as alike as at `before`."""
+    moved: int
+    """Those of them at which the values were new."""
+    looks: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Track:
+    """One part. `groups` has, for a rank, those over which its program sums what is of this shape
+    (or its gradient)."""
+
+    part: DigestPart
+    told: set[int] = field(default_factory=set)
+    groups: dict[int, frozenset[int]] = field(default_factory=dict)
+    marks: set[str] = field(default_factory=set)
+    pending: dict[int, dict[int, set[int]]] = field(default_factory=dict)
+    """By count: ranks by digest."""
+    done: int = -1
+    looks: int = 0
+    moved: int = 0
+    held: int = 0
+    held_moved: int = 0
+    wavered: bool = False
+    """Its ranks have been alike, different and alike again: nothing can be said of it."""
+    first: Look | None = None
+    last: Look | None = None
+    split: Split | None = None
+
+    @property
+    def single(self) -> bool:
+        return self.part.tensors == 1
+
+    def expected(self, world_size: int) -> frozenset[int]:
+        """The ranks that are waited for."""
+        if self.part.how not in LEARNT:
+            return frozenset(self.part.members)
+        return self._who(world_size)
+
+    def _who(self, world_size: int) -> frozenset[int]:
+        if len(self.pending) > _RELAXED or self.looks:
+            return frozenset(self.told)
+        return frozenset(range(world_size))
+
+    def add(self, row: DigestRow, ref: Ref, world_size: int) -> Look | None:
+        """Take one row; the look that it completes."""
+        if row.count <= self.done:
+            return None
+        self.told.update(row.ranks)
+        values = self.pending.setdefault(row.count, {})
+        values.setdefault(row.value, set()).update(row.ranks)
+        present = {rank for ranks in values.values() for rank in ranks}
+        if not self.expected(world_size) <= present or len(present) < 2:
+            if len(self.pending) > _MOST_PENDING:
+                del self.pending[min(self.pending)]
+            return None
+        look = Look(
+            count=row.count, step=row.step, at_ns=row.at_ns, ref=ref,
+            values={value: frozenset(ranks) for value, ranks in values.items()},
+        )  # fmt: skip
+        for count in [count for count in self.pending if count <= row.count]:
+            del self.pending[count]
+        self.done = row.count
+        self._complete(look)
+        return look
+
+    def _complete(self, look: Look) -> None:
+        self.looks += 1
+        last, self.last = self.last, look
+        if self.first is None or last is None:
+            self.first = look
+            self.held, self.held_moved = 1, 0
+            return
+        moved = look.values.keys() != last.values.keys()
+        self.moved += moved
+        if self.split is None:
+            if look.classes == last.classes:
+                self.held += 1
+                self.held_moved += moved
+            else:
+                self.split = Split(before=last, at=look, held=self.held, moved=self.held_moved)
+        elif look.classes == self.split.before.classes:
+            if self.part.site != "gradients":
+                self.wavered = True
+            self.split, self.held, self.held_moved = None, 1, 0
+        else:
+            self.split.looks += 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Suspicion:
+    """What a track shows beyond doubt. `kind`: split (were alike, are not), apart (should be alike,
+    never were), axis (alike within each of the program's groups only), alike (should differ),
+    buffers. `told` are the tensors' digests by rank, once they have been asked for."""
+
+    kind: str
+    track: Track
+    before: Look | None
+    at: Look
+    group: frozenset[int]
+    """The ranks it is about."""
+    held: int = 0
+    moved: int = 0
+    names: tuple[str, ...] = ()
+    told: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+    """Nodes that were asked for them."""
+    asked_ns: int = 0
+    answered: set[int] = field(default_factory=set)
+
+    @property
+    def clean(self) -> Look | None:
+        """The last look at which nothing was wrong."""
+        return self.before if self.kind == "split" else None
+
+
+@dataclass(slots=True)
+class Replicas:
+    """All parts of one attempt."""
+
+    tracks: dict[int, Track] = field(default_factory=dict)
+    differed: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
+    """Names and shapes of variables that have been different on all ranks at some place."""
+    suspicions: list[Suspicion] = field(default_factory=list)
+    certified: set[str] = field(default_factory=set)
+    """Paths of checkpoints whose certification was ordered."""
+    vouched: set[str] = field(default_factory=set)
+    """Those of them whose manifest says so by now."""
+    saved_ns: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Files that the script saved for itself: when, and the rank."""
+
+    def most(self, world_size: int) -> int:
+        return 1024 + 16 * world_size
+
+    def note_part(self, part: DigestPart, world_size: int) -> None:
+        track = self.tracks.get(part.part)
+        if track is None:
+            if len(self.tracks) >= self.most(world_size):
+                return
+            track = self.tracks[part.part] = Track(part=part)
+        track.marks.update(part.marks)
+        if part.how in LEARNT and part.members:
+            track.part = part
+            for rank in part.members:
+                track.groups[rank] = frozenset(part.members)
+
+    def clean(self) -> Look | None:
+        """The last look before the first suspicion of a change: what was saved later may be bad."""
+        looks = [known.clean for known in self.suspicions]
+        return min((look for look in looks if look), key=lambda look: look.at_ns, default=None)
+
+    def verified_step(self, ranks: Iterable[int]) -> int | None:
+        """The step up to which all replicas were equal, when every one of `ranks` is one; None when
+        there is none, or when something is suspected."""
+        if self.suspicions:
+            return None
+        steps: list[int] = []
+        covered: set[int] = set()
+        for track in self.tracks.values():
+            declared = track.part.how not in LEARNT or track.groups
+            if not declared or track.part.how == "sharded" or track.part.site == "buffers":
+                continue
+            if track.part.site == "variables" or track.last is None:
+                continue
+            if not _equal_in_groups(track, track.last):
+                return None
+            if track.part.site in ("parameters", "optimizer state"):
+                steps.append(track.last.step)
+            if track.part.site == "parameters":
+                covered |= track.told
+        return min(steps) if steps and covered >= set(ranks) else None
+
+
+def _equal_in_groups(track: Track, look: Look) -> bool:
+    groups = set(track.groups.values()) or {frozenset().union(*look.classes)}
+    return all(
+        any(group & ranks == group & look_all(look) for ranks in look.classes)
+        for group in groups
+        if group & look_all(look)
+    )
+
+
+def look_all(look: Look) -> frozenset[int]:
+    """All ranks of a look."""
+    return frozenset().union(*look.classes)

@@ -1,0 +1,127 @@
+"""Digests of a rank's tensors in shared memory: what is digested, and the values, step by step.
+
+A ring of bytes with records of any length, none of which is cut by its end. A record is written,
+then published by one aligned 8-byte store of the number of bytes written so far. A reader that
+falls behind by most of the ring loses what is in it and goes on from the newest.
+"""
+
+import json
+import mmap
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CAPACITY = 4 << 20
+LARGEST = CAPACITY // 4
+"""Bytes of one record, its head included."""
+HEAD_BYTES = 8
+REGION_BYTES = HEAD_BYTES + CAPACITY
+FILLER, PLAN, VALUES = 0, 1, 2
+_HEAD = struct.Struct("=QII")  # where it begins, counted from the first byte ever; body; kind
+_VALUES = struct.Struct("=IIqqq")  # plan, number of digests, count, step, wall-clock ns
+MOST_TENSORS = (LARGEST - _HEAD.size - _VALUES.size) // 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """The digests of all tensors of `plan`, in its order, when it was looked at as the `count`-th.
+
+    `step` is what the rank counted then, `at_ns` wall clock.
+    """
+
+    plan: int
+    count: int
+    step: int
+    at_ns: int
+    digests: tuple[int, ...]
+
+
+class DigestWriter:
+    """The worker's side; one thread at a time."""
+
+    def __init__(self, memory: mmap.mmap, start: int) -> None:
+        self._memory = memory
+        self._start = start
+        self._written = 0
+
+    def plan(self, content: dict[str, Any]) -> bool:
+        """What the values of a plan are of; False when there is too much of it."""
+        return self._put(PLAN, json.dumps(content, separators=(",", ":")).encode())
+
+    def values(self, plan: int, count: int, step: int, at_ns: int, digests: Sequence[int]) -> bool:
+        """False when there are too many."""
+        head = _VALUES.pack(plan, len(digests), count, step, at_ns)
+        return self._put(VALUES, head + struct.pack(f"={len(digests)}Q", *digests))
+
+    def _put(self, kind: int, body: bytes) -> bool:
+        size = _padded(_HEAD.size + len(body))
+        if size > LARGEST:
+            return False
+        left = CAPACITY - self._written % CAPACITY
+        if left < size:
+            if left >= _HEAD.size:
+                self._head(FILLER, left - _HEAD.size)
+            self._publish(self._written + left)
+        at = self._head(kind, len(body))
+        self._memory[at : at + len(body)] = body
+        self._publish(self._written + size)
+        return True
+
+    def _head(self, kind: int, size: int) -> int:
+        at = self._start + HEAD_BYTES + self._written % CAPACITY
+        _HEAD.pack_into(self._memory, at, self._written, size, kind)
+        return at + _HEAD.size
+
+    def _publish(self, written: int) -> None:
+        self._written = written
+        struct.pack_into("=Q", self._memory, self._start, written)
+
+
+class DigestReader:
+    """The agent's side: what is new since the last read."""
+
+    def __init__(self, memory: mmap.mmap, start: int) -> None:
+        self._memory = memory
+        self._start = start
+        self._read = 0
+        self.lost = 0
+        """Times that records were overwritten before they were read."""
+
+    def new(self) -> list[dict[str, Any] | Values]:
+        """Plans and values since the last call, oldest first."""
+        found: list[dict[str, Any] | Values] = []
+        written = self._written()
+        while self._read < written:
+            at = self._read % CAPACITY
+            base = self._start + HEAD_BYTES + at
+            left = CAPACITY - at
+            if left < _HEAD.size:
+                self._read += left
+                continue
+            begun, size, kind = _HEAD.unpack_from(self._memory, base)
+            body = self._memory[base + _HEAD.size : base + _HEAD.size + min(size, left)]
+            if begun != self._read or self._written() - self._read + LARGEST > CAPACITY:
+                self.lost += 1
+                self._read = self._written()
+                return found
+            self._read += left if kind == FILLER else _padded(_HEAD.size + size)
+            if kind == PLAN:
+                found.append(json.loads(body))
+            elif kind == VALUES:
+                found.append(_values(body))
+        return found
+
+    def _written(self) -> int:
+        (written,) = struct.unpack_from("=Q", self._memory, self._start)
+        return int(written)
+
+
+def _values(body: bytes) -> Values:
+    plan, number, count, step, at_ns = _VALUES.unpack_from(body)
+    digests = struct.unpack_from(f"={number}Q", body, _VALUES.size)
+    return Values(plan=plan, count=count, step=step, at_ns=at_ns, digests=digests)
+
+
+def _padded(size: int) -> int:
+    return -(-size // 8) * 8

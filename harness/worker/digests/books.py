@@ -1,0 +1,167 @@
+"""The digests of one set of tensors, time after time, written for the agent.
+
+On a GPU nothing waits: the values are copied to the host and written once they are there.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.worker.digestlog import MOST_TENSORS, DigestWriter
+from harness.worker.digests.layouts import Group
+
+PARAMETERS, GRADIENTS, STATE, BUFFERS, VARIABLES = (
+    "parameters", "gradients", "optimizer state", "buffers", "variables",
+)  # fmt: skip
+_MOST_PENDING = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A tensor and what is known of it. `marks` are words for the agent, see docs/digests.md."""
+
+    name: str
+    groups: tuple[Group, ...] = ()
+    marks: tuple[str, ...] = ()
+
+
+class Teller:
+    """Numbers the plans, and writes values once they are known."""
+
+    def __init__(self, log: DigestWriter, step: Callable[[], int]) -> None:
+        self._log = log
+        self._step = step
+        self._plans = 0
+        self._pending: list[tuple[Any, Any, int, int, int, int]] = []
+
+    def plan(self, content: dict[str, Any]) -> int:
+        """The number of a plan; 0 when it cannot be told."""
+        self._plans += 1
+        told = self._log.plan({"plan": self._plans, **content})
+        return self._plans if told else 0
+
+    def values(self, plan: int, count: int, digest: Callable[[], list[int]]) -> None:
+        self._log.values(plan, count, self._step(), time.time_ns(), digest())
+
+    def later(self, plan: int, count: int, numbers: Any) -> None:
+        """`numbers`, int64 on a GPU, are written when they have arrived."""
+        torch = sys.modules["torch"]
+        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._pending.append((arrived, host, plan, count, self._step(), time.time_ns()))
+        del self._pending[:-_MOST_PENDING]
+
+    def flush(self) -> None:
+        while self._pending and self._pending[0][0].query():
+            _, host, plan, count, step, at_ns = self._pending.pop(0)
+            self._log.values(plan, count, step, at_ns, unsigned(host.tolist()))
+
+
+class Book:
+    """One set of tensors in a fixed order. `site` is what they are to their program."""
+
+    def __init__(self, teller: Teller, site: str, number: int, place: str = "") -> None:
+        self._teller = teller
+        self._place = place
+        self._site = site
+        self._number = number
+        self._plans: list[tuple[int, Any, list[int]]] = []
+        """Number, plan, and positions of its tensors: one for each device."""
+        self._held: tuple[Any, ...] = ()
+
+    def look(
+        self, tensors: Sequence[Any], describe: Callable[[], Sequence[Entry]], count: int
+    ) -> None:
+        """Digest `tensors`; `describe` is asked for what they are when they are others."""
+        with unseen():
+            held = tuple([(id(tensor), address(tensor)) for tensor in tensors])
+            if held != self._held:
+                self._bind(tensors, describe)
+                self._held = held
+            for number, plan, _ in self._plans:
+                if number:
+                    self._take(number, plan, count)
+
+    def renew(self) -> None:
+        """What is known of the tensors has changed: describe them anew at the next look."""
+        self._held, self._plans = (), []
+
+    def let_go(self) -> None:
+        """Keep no tensor alive until the next look."""
+        self._held = ()
+        for _, plan, _ in self._plans:
+            plan.release()
+
+    def _bind(self, tensors: Sequence[Any], describe: Callable[[], Sequence[Entry]]) -> None:
+        planned = sum(len(places) for _, _, places in self._plans)
+        if self._plans and planned == len(tensors):
+            if all(plan.rebind([tensors[at] for at in places]) for _, plan, places in self._plans):
+                return
+        from harness.digest.plan import Plan
+
+        entries = describe()
+        self._plans = []
+        by_device: dict[Any, list[int]] = {}
+        for at, tensor in enumerate(tensors):
+            by_device.setdefault(tensor.device, []).append(at)
+        for places in by_device.values():
+            places = places[:MOST_TENSORS]
+            try:
+                plan = Plan([(entries[at].name, tensors[at]) for at in places])
+            except ValueError:  # a tensor without bytes to read: nothing of it can be compared
+                continue
+            number = self._teller.plan(self._content([(entries[at], tensors[at]) for at in places]))
+            self._plans.append((number, plan, places))
+
+    def _content(self, described: Sequence[tuple[Entry, Any]]) -> dict[str, Any]:
+        groups: dict[Group, int] = {}
+        tensors = []
+        for entry, tensor in described:
+            mine = [groups.setdefault(group, len(groups)) for group in entry.groups]
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            tensors.append([entry.name, list(local(tensor).shape), dtype, mine, entry.marks])
+        return {
+            "site": self._site,
+            "number": self._number,
+            "place": self._place,
+            "groups": [[group.how, group.axis, group.members] for group in groups],
+            "tensors": tensors,
+        }
+
+    def _take(self, number: int, plan: Any, count: int) -> None:
+        vector = plan.rows()
+        if plan.device.type == "cuda":
+            self._teller.later(number, count, plan.on_device(vector))
+        else:
+            self._teller.values(number, count, lambda: plan.digests(vector))
+
+
+def address(tensor: Any) -> int:
+    return int(local(tensor).data_ptr())
+
+
+def local(tensor: Any) -> Any:
+    """This rank's part of a DTensor, any other tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def unsigned(numbers: Sequence[int]) -> list[int]:
+    return [number & 0xFFFFFFFFFFFFFFFF for number in numbers]
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """What is done within counts in no mode of the user's: a counter of flops, a default device."""
+    torch = sys.modules["torch"]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._C.DisableTorchFunction())
+        if torch._C._len_torch_dispatch_stack():
+            modes = sys.modules["torch.utils._python_dispatch"]
+            stack.enter_context(modes._disable_current_modes())
+        stack.enter_context(torch.no_grad())
+        yield

@@ -1,0 +1,284 @@
+"""What is digested around the steps of an optimizer: the gradients as they are used, parameters
+before and after, and the optimizer's state a slice at a time."""
+
+import contextlib
+import itertools
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.worker.digests import layouts
+from harness.worker.digests.books import BUFFERS, GRADIENTS, PARAMETERS, STATE, Book, Entry, Teller
+from harness.worker.digests.deeds import Deeds
+from harness.worker.digests.layouts import Group, Wrappers
+from harness.worker.digests.pace import Pace
+
+SLICES = 8
+"""Of the optimizer's state: one is digested at a look."""
+_LEARNING = 4
+"""Looks after which what the program reduces by hand is known."""
+_SCATTER = 0x9E3779B1
+"""Knuth's multiplicative hash: spreads counts over slices, whatever their common divisor."""
+
+
+def slice_at(count: int) -> int:
+    """Which slice of the state is digested after step `count`; the same on all ranks."""
+    return ((count * _SCATTER & 0xFFFFFFFF) >> 16) % SLICES
+
+
+class Watched:
+    """One optimizer. Counts of looks at parameters are 2 s before step s, 2 s + 1 after it."""
+
+    def __init__(
+        self, optimizer: Any, number: int, teller: Teller, pace: Pace, wrappers: Wrappers,
+        deeds: Deeds,
+    ) -> None:  # fmt: skip
+        self.count = 0
+        self._teller = teller
+        self._pace = pace
+        self._wrappers = wrappers
+        self._deeds = deeds
+        self._whole = layouts.of_optimizer(optimizer)
+        self._parameters = Book(teller, PARAMETERS, number)
+        self._gradients = Book(teller, GRADIENTS, number)
+        self._states = [Book(teller, STATE, number * SLICES + at) for at in range(SLICES)]
+        self._buffers = Book(teller, BUFFERS, number)
+        self._known: dict[int, Entry] = {}
+        self._modules: list[tuple[str, Any]] = []
+        self._seen_wrappers = -1
+        self._looks = 0
+        self._cost = 0.0
+
+    @property
+    def learning(self) -> bool:
+        return self._looks < _LEARNING
+
+    def before(self, optimizer: Any) -> None:
+        """The gradients are what they are; the parameters should be as they were left."""
+        self._teller.flush()
+        count = self.count + 1
+        chained, due = self._pace.due(self.count) or count == 1, self._pace.due(count)
+        self._cost = 0.0
+        if not chained and not due:
+            return
+        began = time.thread_time()
+        parameters = _parameters(optimizer)
+        with_gradient = [p for p in parameters if p.grad is not None and not p.grad.is_sparse]
+        self._learn(parameters, with_gradient)
+        if chained:
+            self._parameters.look(parameters, lambda: self._entries(parameters), 2 * count)
+        if due:
+            gradients = [p.grad for p in with_gradient]
+            self._gradients.look(gradients, lambda: self._entries(with_gradient), count)
+            self._gradients.let_go()
+        self._cost = time.thread_time() - began
+
+    def after(self, optimizer: Any) -> None:
+        """The parameters are updated."""
+        self.count += 1
+        if not self._pace.due(self.count):
+            return
+        began = time.thread_time()
+        self._teller.flush()
+        parameters = _parameters(optimizer)
+        self._parameters.look(parameters, lambda: self._entries(parameters), 2 * self.count + 1)
+        self._look_at_state(optimizer, parameters)
+        self._look_at_buffers()
+        cost = self._cost + time.thread_time() - began
+        self._looks += 1
+        # The first look makes the plans; what comes before the step it made comes again.
+        self._pace.looked(self.count, cost if self._looks > 1 else 0.0)
+
+    def _look_at_state(self, optimizer: Any, parameters: Sequence[Any]) -> None:
+        at = slice_at(self.count)
+        named: list[tuple[Any, str, Any]] = []
+        for parameter in parameters[at::SLICES]:
+            state = optimizer.state.get(parameter)
+            if not isinstance(state, dict):
+                continue
+            for key, value in state.items():
+                if _readable(value) and value.numel() > 1:
+                    named.append((parameter, str(key), value))
+
+        def entries() -> list[Entry]:
+            owners = self._entries([parameter for parameter, _, _ in named])
+            return [
+                Entry(
+                    name=f"{key} of {owner.name}",
+                    groups=() if self._whole is not None else owner.groups,
+                    marks=(*owner.marks, "cut") if self._whole is not None else owner.marks,
+                )
+                for owner, (_, key, _) in zip(owners, named, strict=True)
+            ]
+
+        if named:
+            self._states[at].look([value for _, _, value in named], entries, self.count)
+
+    def _look_at_buffers(self) -> None:
+        declared = self._wrappers.buffers()
+        named: list[tuple[str, Any, tuple[Group, ...], tuple[str, ...]]] = []
+        for _, module in self._modules:
+            for name, owner, key, buffer in _buffers(module):
+                group, kept = declared.get(id(buffer), (None, False))
+                if kept or key in owner._non_persistent_buffers_set or not _readable(buffer):
+                    continue
+                known = () if group is None else (group,)
+                named.append((layouts.plain(name), buffer, known, ()))
+        if named:
+            self._buffers.look(
+                [buffer for _, buffer, _, _ in named],
+                lambda: [Entry(name=n, groups=g, marks=m) for n, _, g, m in named],
+                self.count,
+            )
+
+    # --- what is known of the parameters -------------------------------------------------------
+
+    def _learn(self, parameters: Sequence[Any], with_gradient: Sequence[Any]) -> None:
+        """Names and groups: anew when there are other parameters or wrappers, and at the first
+        looks, which show what the program reduces by hand."""
+        ids = {id(parameter) for parameter in parameters}
+        fresh = not ids <= self._known.keys() or self._seen_wrappers != self._wrappers.changes
+        if fresh:
+            self._seen_wrappers = self._wrappers.changes
+            self._modules = layouts.modules_of(parameters)
+        elif not self.learning or not self._deeds.any:
+            return
+        reduced = {
+            id(parameter): members
+            for parameter, members in zip(
+                with_gradient,
+                self._deeds.of_gradients([p.grad for p in with_gradient]),
+                strict=True,
+            )
+            if members
+        }
+        known = self._describe(parameters, reduced)
+        if known != self._known:
+            self._known = known
+            for book in (self._parameters, self._gradients, *self._states):
+                book.renew()
+
+    def _describe(
+        self, parameters: Sequence[Any], reduced: dict[int, tuple[int, ...]]
+    ) -> dict[int, Entry]:
+        wrapped = self._wrappers.parameters()
+        names = self._names()
+        found: dict[int, Entry] = {}
+        for at, parameter in enumerate(parameters):
+            before = self._known.get(id(parameter))
+            groups = layouts.declared(parameter, wrapped.get(id(parameter)))
+            if self._whole is not None and not groups:
+                groups = (self._whole,)
+            by_hand = [group for group in (before.groups if before else ()) if group.how == "hand"]
+            members = reduced.get(id(parameter))
+            if members is not None and not wrapped.get(id(parameter)):
+                by_hand = [Group("hand", "", members)]
+            name, marks = names.get(id(parameter), (f"#{at} {list(parameter.shape)}", ()))
+            # Megatron's word for what is no replica over all data-parallel ranks.
+            if getattr(parameter, "allreduce", True) is False:
+                marks = (*marks, "expert")
+            found[id(parameter)] = Entry(name=name, groups=(*groups, *by_hand), marks=marks)
+        return found
+
+    def _names(self) -> dict[int, tuple[str, tuple[str, ...]]]:
+        """Name and marks of each parameter, by its id."""
+        found: dict[int, tuple[str, tuple[str, ...]]] = {}
+        for _, module in self._modules:
+            with contextlib.suppress(Exception):
+                for prefix, owner in module.named_modules():
+                    marks = ("norm",) if "Norm" in type(owner).__name__ else ()
+                    for key, parameter in owner.named_parameters(recurse=False):
+                        name = layouts.plain(f"{prefix}.{key}" if prefix else key)
+                        found.setdefault(id(parameter), (name, marks))
+        return found
+
+    def _entries(self, parameters: Sequence[Any]) -> list[Entry]:
+        return [self._known[id(parameter)] for parameter in parameters]
+
+
+class Optimizers:
+    """All optimizers of the process, numbered by their first step."""
+
+    def __init__(
+        self, teller: Teller, pace: Callable[[], Pace], wrappers: Wrappers, deeds: Deeds
+    ) -> None:
+        self._teller = teller
+        self._pace = pace
+        self._wrappers = wrappers
+        self._deeds = deeds
+        self._watched: dict[int, tuple[Any, Watched]] = {}
+        self._numbers = itertools.count()
+        self._within: list[Any] = []
+
+    @property
+    def any(self) -> bool:
+        return bool(self._watched)
+
+    @property
+    def learning(self) -> bool:
+        """Whether what the program reduces by hand is news."""
+        return not self._watched or any(each.learning for _, each in self._watched.values())
+
+    def before(self, optimizer: Any) -> None:
+        """A step begins. An optimizer that steps within another's step belongs to that one."""
+        if any(each is optimizer for each in self._within):
+            self._within.clear()  # its last step raised
+        self._within.append(optimizer)
+        if len(self._within) > 1 or _unwatchable():
+            return
+        self._of(optimizer).before(optimizer)
+
+    def after(self, optimizer: Any) -> None:
+        if not any(each is optimizer for each in self._within):
+            return
+        while self._within.pop() is not optimizer:
+            pass  # a step within that raised
+        if not self._within and not _unwatchable():
+            self._of(optimizer).after(optimizer)
+            self._deeds.clear()
+
+    def _of(self, optimizer: Any) -> Watched:
+        known = self._watched.get(id(optimizer))
+        if known is None or known[0]() is not optimizer:
+            watched = Watched(
+                optimizer, next(self._numbers), self._teller, self._pace(), self._wrappers,
+                self._deeds,
+            )  # fmt: skip
+            known = self._watched[id(optimizer)] = (weakref.ref(optimizer), watched)
+        return known[1]
+
+
+def _unwatchable() -> bool:
+    """Whether the step is being compiled or captured: there are no values then."""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return True
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    found = [p for group in optimizer.param_groups for p in group["params"]]
+    return [parameter for parameter in found if parameter.numel()]
+
+
+def _readable(value: Any) -> bool:
+    torch = sys.modules["torch"]
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and not value.is_meta
+        and value.numel() > 0
+    )
+
+
+def _buffers(module: Any) -> list[tuple[str, Any, str, Any]]:
+    """Full name, module, its name there, and buffer, of all buffers of floating point."""
+    found = []
+    with contextlib.suppress(Exception):
+        for prefix, owner in module.named_modules():
+            for key, buffer in owner.named_buffers(recurse=False):
+                if buffer.is_floating_point():
+                    found.append((f"{prefix}.{key}" if prefix else key, owner, key, buffer))
+    return found
