@@ -102,9 +102,10 @@ class Digests:
         """Tell of a part that was not told of, or of more ranks or words for it."""
         known = self._told.get(part.part)
         if known is not None:
-            if set(part.ranks) <= set(known.ranks) and set(part.marks) <= set(known.marks):
-                if part.how == known.how and part.members == known.members:
-                    return
+            same = (part.how, part.members) == (known.how, known.members)
+            more = set(part.ranks) - set(known.ranks) or set(part.marks) - set(known.marks)
+            if same and not more:
+                return
             ranks = tuple(sorted({*known.ranks, *part.ranks}))
             marks = tuple(dict.fromkeys([*known.marks, *part.marks]))
             part = replace(part, ranks=ranks, marks=marks)

@@ -92,9 +92,7 @@ def _difference(known: Suspicion) -> _Difference:
     most = max(classes, key=lambda ranks: (len(ranks), -min(ranks)))
     tied = 2 * len(most) <= len(known.group)
     odd = frozenset() if tied else known.group - most
-    names = (known.track.part.name,)
-    if not known.track.single:
-        names = _names(known)
+    names = (known.track.part.name,) if known.track.single else _names(known)
     return _Difference(
         group=known.group, odd=odd, classes=len(classes), names=names,
         total=known.track.part.tensors,

@@ -152,13 +152,9 @@ def _numeric(verdict: Verdict) -> Remedy | None:
     what = Signature.parse(verdict.signature).what
     match verdict.verdict:
         case "buffers_differ":
-            return _report(
-                "each rank's own statistics are right for its own data; training goes on"
-            )
+            return _report("each rank's statistics are right for its own data; training goes on")
         case "replica_divergence" | "unexpected_replication" if what == replicas.LEARNT_ONLY:
-            return _report(
-                "that these are replicas, or are none, is learnt from the run and declared by nobody"
-            )
+            return _report("whether these are replicas is learnt from the run, nobody declares it")
         case "replica_divergence" | "tp_replicated_param_divergence" | "unexpected_replication":
             return _stop("the program itself makes them so; it would again", ExitCode.CORRUPTION)
         case _:

@@ -1,4 +1,4 @@
-"""What digests are asked for and used for: the tensors that differ, and checkpoints to vouch for."""
+"""What digests are asked and used for: which tensors differ, and checkpoints to vouch for."""
 
 from harness import events as e
 from harness import orders as o

@@ -102,11 +102,11 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.StacksTaken():
             _stacks_taken(state, event)
         case e.MarksDiffer() | e.MarksSampled():
-            if (attempt := _attempt(state, stamp.attempt)) is not None:
-                sampling.note(attempt, (stamp.source, stamp.seq), event)
+            if (known := _attempt(state, stamp.attempt)) is not None:
+                sampling.note(known, (stamp.source, stamp.seq), event)
         case e.DigestsRead() | e.DigestsTold() | e.CheckpointCertified():
-            if (attempt := _attempt(state, stamp.attempt)) is not None:
-                digesting.note(attempt, (stamp.source, stamp.seq), event)
+            if (known := _attempt(state, stamp.attempt)) is not None:
+                digesting.note(known, (stamp.source, stamp.seq), event)
         case e.EvidenceComplete():
             for collection in state.collections:
                 if collection.index == event.collection:

@@ -108,6 +108,13 @@ def _read(frame: FrameType, names: Sequence[str] | None) -> dict[str, int]:
         return _integers(space, names)
 
 
+def _asked_for(code: CodeType) -> bool:
+    """Whether the copy may be in somebody's hands."""
+    if not _COPIES:
+        return False
+    return sys.gettrace() is not None or not _ASKERS.isdisjoint(code.co_names)
+
+
 @contextlib.contextmanager
 def namespace(frame: FrameType) -> Iterator[Any]:
     """The variables of a frame by name, not to be changed and gone afterwards; None where even to
@@ -115,9 +122,7 @@ def namespace(frame: FrameType) -> Iterator[Any]:
     code = frame.f_code
     if code.co_name == "<module>":
         yield frame.f_globals
-    elif not code.co_flags & _OPTIMIZED or (
-        _COPIES and (sys.gettrace() is not None or not _ASKERS.isdisjoint(code.co_names))
-    ):
+    elif not code.co_flags & _OPTIMIZED or _asked_for(code):
         yield None
     else:
         space: Any = frame.f_locals

@@ -98,10 +98,8 @@ class Book:
             plan.release()
 
     def _bind(self, tensors: Sequence[Any], describe: Callable[[], Sequence[Entry]]) -> None:
-        planned = sum(len(places) for _, _, places in self._plans)
-        if self._plans and planned == len(tensors):
-            if all(plan.rebind([tensors[at] for at in places]) for _, plan, places in self._plans):
-                return
+        if self._rebound(tensors):
+            return
         from harness.digest.plan import Plan
 
         entries = describe()
@@ -109,14 +107,21 @@ class Book:
         by_device: dict[Any, list[int]] = {}
         for at, tensor in enumerate(tensors):
             by_device.setdefault(tensor.device, []).append(at)
-        for places in by_device.values():
-            places = places[:MOST_TENSORS]
+        for each in by_device.values():
+            places = each[:MOST_TENSORS]
             try:
                 plan = Plan([(entries[at].name, tensors[at]) for at in places])
             except ValueError:  # a tensor without bytes to read: nothing of it can be compared
                 continue
             number = self._teller.plan(self._content([(entries[at], tensors[at]) for at in places]))
             self._plans.append((number, plan, places))
+
+    def _rebound(self, tensors: Sequence[Any]) -> bool:
+        """Whether the plans there are do for these tensors too."""
+        planned = sum(len(places) for _, _, places in self._plans)
+        return planned == len(tensors) > 0 and all(
+            plan.rebind([tensors[at] for at in places]) for _, plan, places in self._plans
+        )
 
     def _content(self, described: Sequence[tuple[Entry, Any]]) -> dict[str, Any]:
         groups: dict[Group, int] = {}
