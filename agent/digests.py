@@ -80,11 +80,11 @@ class Digests:
             self._attempt = workers[0].attempt
             self._ranks.clear()
             self._told.clear()
-        rows: dict[tuple[int, int, int], DigestRow] = {}
+        rows: dict[tuple[int, int, int, int], DigestRow] = {}
         parts: dict[int, DigestPart] = {}
         for worker in workers:
             for row, part in self._new(worker):
-                key = (row.part, row.count, row.value)
+                key = (row.part, row.count, row.value, row.progress)
                 same = rows.get(key)
                 ranks = row.ranks if same is None else (*same.ranks, *row.ranks)
                 rows[key] = replace(same or row, ranks=ranks)
@@ -129,6 +129,7 @@ class Digests:
                     ranks=(worker.rank,),
                     step=one.step,
                     at_ns=one.at_ns,
+                    progress=one.progress,
                 )
                 yield row, part.told
 

@@ -149,7 +149,10 @@ class DigestPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestRow:
-    """Ranks that had the digest `value`, 64 bits, at look number `count` of `part`."""
+    """Ranks that had the digest `value`, 64 bits, at look number `count` of `part`.
+
+    `progress` goes on by as much on all ranks that do the same between two looks.
+    """
 
     part: int
     count: int
@@ -157,6 +160,7 @@ class DigestRow:
     ranks: tuple[int, ...]
     step: int
     at_ns: int
+    progress: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ class Look:
     ref: Ref
     values: dict[int, frozenset[int]]
     """Ranks, by digest."""
+    progress: dict[int, int]
 
     @property
     def classes(self) -> Classes:
@@ -68,6 +69,8 @@ class Track:
     marks: set[str] = field(default_factory=set)
     pending: dict[int, dict[int, set[int]]] = field(default_factory=dict)
     """By count: ranks by digest."""
+    progress: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By count and rank."""
     done: int = -1
     looks: int = 0
     moved: int = 0
@@ -101,20 +104,26 @@ class Track:
         self.told.update(row.ranks)
         values = self.pending.setdefault(row.count, {})
         values.setdefault(row.value, set()).update(row.ranks)
+        self.progress.setdefault(row.count, {}).update(dict.fromkeys(row.ranks, row.progress))
         present = {rank for ranks in values.values() for rank in ranks}
         if not self.expected(world_size) <= present or len(present) < 2:
             if len(self.pending) > _MOST_PENDING:
-                del self.pending[min(self.pending)]
+                self._forget(min(self.pending))
             return None
         look = Look(
             count=row.count, step=row.step, at_ns=row.at_ns, ref=ref,
             values={value: frozenset(ranks) for value, ranks in values.items()},
+            progress=self.progress[row.count],
         )  # fmt: skip
         for count in [count for count in self.pending if count <= row.count]:
-            del self.pending[count]
+            self._forget(count)
         self.done = row.count
         self._complete(look)
         return look
+
+    def _forget(self, count: int) -> None:
+        self.pending.pop(count, None)
+        self.progress.pop(count, None)
 
     def _complete(self, look: Look) -> None:
         self.looks += 1
@@ -221,6 +230,14 @@ class Replicas:
             if track.part.site == "parameters":
                 covered |= track.told
         return min(steps) if steps and covered >= set(ranks) else None
+
+
+def in_step(before: Look, at: Look, group: frozenset[int]) -> bool:
+    """Whether all of `group` have done as much between the two looks: ranks whose programs have
+    gone different ways have reason to hold different values."""
+    if not all(rank in before.progress and rank in at.progress for rank in group):
+        return False
+    return len({at.progress[rank] - before.progress[rank] for rank in group}) == 1
 
 
 def _equal_in_groups(track: Track, look: Look) -> bool:

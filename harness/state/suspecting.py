@@ -7,7 +7,7 @@ changed and stayed equal, and that the program sums something of their shape ove
 
 import re
 
-from harness.state.replicas import LEARNT, Look, Replicas, Suspicion, Track, look_all
+from harness.state.replicas import LEARNT, Look, Replicas, Suspicion, Track, in_step, look_all
 
 _LEAST_APART = 3
 """Looks at which replicas must never have been alike, or alike on some ranks only."""
@@ -56,7 +56,7 @@ def _apart(track: Track, look: Look, group: frozenset[int]) -> Suspicion | None:
     """Never alike."""
     if track.looks < _LEAST_APART or track.first is None or track.split is not None:
         return None
-    if _alike(track.first, group) or _alike(look, group):
+    if _alike(track.first, group) or _alike(look, group) or not in_step(track.first, look, group):
         return None
     return Suspicion(kind="apart", track=track, before=None, at=track.first, group=group)
 
@@ -65,6 +65,9 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
     """Alike, and then not any more."""
     split = track.split
     if split is None or not _alike(split.before, group) or _alike(split.at, group):
+        return None
+    if not in_step(split.before, split.at, group):
+        track.wavered = True
         return None
     # Gradients are new at each step: what was wrong with them is seen in one look only.
     if split.looks < (1 if track.part.site == "gradients" else _LEAST_SPLIT):

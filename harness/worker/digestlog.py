@@ -8,7 +8,6 @@ falls behind by most of the ring loses what is in it and goes on from the newest
 import json
 import mmap
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ HEAD_BYTES = 8
 REGION_BYTES = HEAD_BYTES + CAPACITY
 FILLER, PLAN, VALUES = 0, 1, 2
 _HEAD = struct.Struct("=QII")  # where it begins, counted from the first byte ever; body; kind
-_VALUES = struct.Struct("=IIqqq")  # plan, number of digests, count, step, wall-clock ns
+_VALUES = struct.Struct("=IIqqqq")  # plan, number of digests, count, step, progress, wall-clock ns
 MOST_TENSORS = (LARGEST - _HEAD.size - _VALUES.size) // 8
 
 
@@ -27,12 +26,14 @@ MOST_TENSORS = (LARGEST - _HEAD.size - _VALUES.size) // 8
 class Values:
     """The digests of all tensors of `plan`, in its order, when it was looked at as the `count`-th.
 
-    `step` is what the rank counted then, `at_ns` wall clock.
+    `step` is what the rank counted then, `at_ns` wall clock. `progress` goes on by as much on all
+    ranks that do the same between two looks.
     """
 
     plan: int
     count: int
     step: int
+    progress: int
     at_ns: int
     digests: tuple[int, ...]
 
@@ -49,10 +50,13 @@ class DigestWriter:
         """What the values of a plan are of; False when there is too much of it."""
         return self._put(PLAN, json.dumps(content, separators=(",", ":")).encode())
 
-    def values(self, plan: int, count: int, step: int, at_ns: int, digests: Sequence[int]) -> bool:
+    def values(self, values: Values) -> bool:
         """False when there are too many."""
-        head = _VALUES.pack(plan, len(digests), count, step, at_ns)
-        return self._put(VALUES, head + struct.pack(f"={len(digests)}Q", *digests))
+        number = len(values.digests)
+        head = _VALUES.pack(
+            values.plan, number, values.count, values.step, values.progress, values.at_ns
+        )
+        return self._put(VALUES, head + struct.pack(f"={number}Q", *values.digests))
 
     def _put(self, kind: int, body: bytes) -> bool:
         size = _padded(_HEAD.size + len(body))
@@ -118,9 +122,11 @@ class DigestReader:
 
 
 def _values(body: bytes) -> Values:
-    plan, number, count, step, at_ns = _VALUES.unpack_from(body)
+    plan, number, count, step, progress, at_ns = _VALUES.unpack_from(body)
     digests = struct.unpack_from(f"={number}Q", body, _VALUES.size)
-    return Values(plan=plan, count=count, step=step, at_ns=at_ns, digests=digests)
+    return Values(
+        plan=plan, count=count, step=step, progress=progress, at_ns=at_ns, digests=digests
+    )
 
 
 def _padded(size: int) -> int:

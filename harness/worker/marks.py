@@ -44,6 +44,8 @@ class Marker:
         self._sites = sites
         self._recorder = recorder
         self._places: dict[tuple[int, ...], _Place] = {}
+        self.total = 0
+        """Marks so far, of all kinds."""
         self.busy = False
         """Inside a backward pass or a wrapped forward, whose inner ones do not count."""
 
@@ -53,6 +55,7 @@ class Marker:
 
     def mark(self, kind: int, frame: FrameType | None) -> None:
         """The program has come to a mark below `frame`."""
+        self.total += 1
         with contextlib.suppress(Exception):  # the user's program goes on without this mark
             self._mark(kind, frame)
 

@@ -7,16 +7,18 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.worker.digestlog import MOST_TENSORS, DigestWriter
+from harness.worker.digestlog import MOST_TENSORS, DigestWriter, Values
 from harness.worker.digests.layouts import Group
 
 PARAMETERS, GRADIENTS, STATE, BUFFERS, VARIABLES = (
     "parameters", "gradients", "optimizer state", "buffers", "variables",
 )  # fmt: skip
 _MOST_PENDING = 16
+_DRIFTS, _DRIFT = 1 << 20, 1 << 40
+"""Room for a counter's drift, above what a rank counts of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +33,14 @@ class Entry:
 class Teller:
     """Numbers the plans, and writes values once they are known."""
 
-    def __init__(self, log: DigestWriter, step: Callable[[], int]) -> None:
+    def __init__(
+        self, log: DigestWriter, step: Callable[[], int], progress: Callable[[], int]
+    ) -> None:
         self._log = log
         self._step = step
+        self._progress = progress
         self._plans = 0
-        self._pending: list[tuple[Any, Any, int, int, int, int]] = []
+        self._pending: list[tuple[Any, Any, Values]] = []
 
     def plan(self, content: dict[str, Any]) -> int:
         """The number of a plan; 0 when it cannot be told."""
@@ -43,8 +48,18 @@ class Teller:
         told = self._log.plan({"plan": self._plans, **content})
         return self._plans if told else 0
 
-    def values(self, plan: int, count: int, digest: Callable[[], list[int]]) -> None:
-        self._log.values(plan, count, self._step(), time.time_ns(), digest())
+    def values(self, plan: int, count: int, drift: int, digests: Sequence[int]) -> None:
+        """`drift` is how far the program's own counters are from their rhythm."""
+        self._log.values(
+            Values(
+                plan=plan,
+                count=count,
+                step=self._step(),
+                progress=self._progress() + (drift % _DRIFTS) * _DRIFT,
+                at_ns=time.time_ns(),
+                digests=tuple(digests),
+            )
+        )
 
     def later(self, plan: int, count: int, numbers: Any) -> None:
         """`numbers`, int64 on a GPU, are written when they have arrived."""
@@ -53,13 +68,17 @@ class Teller:
         host.copy_(numbers, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record()
-        self._pending.append((arrived, host, plan, count, self._step(), time.time_ns()))
+        values = Values(
+            plan=plan, count=count, step=self._step(), progress=self._progress(),
+            at_ns=time.time_ns(), digests=(),
+        )  # fmt: skip
+        self._pending.append((arrived, host, values))
         del self._pending[:-_MOST_PENDING]
 
     def flush(self) -> None:
         while self._pending and self._pending[0][0].query():
-            _, host, plan, count, step, at_ns = self._pending.pop(0)
-            self._log.values(plan, count, step, at_ns, unsigned(host.tolist()))
+            _, host, values = self._pending.pop(0)
+            self._log.values(replace(values, digests=tuple(unsigned(host.tolist()))))
 
 
 class Book:
@@ -73,19 +92,29 @@ class Book:
         self._plans: list[tuple[int, Any, list[int]]] = []
         """Number, plan, and positions of its tensors: one for each device."""
         self._held: tuple[Any, ...] = ()
+        self._owners: tuple[int, ...] = ()
 
     def look(
-        self, tensors: Sequence[Any], describe: Callable[[], Sequence[Entry]], count: int
+        self,
+        tensors: Sequence[Any],
+        owners: Sequence[Any],
+        describe: Callable[[], Sequence[Entry]],
+        count: int,
+        drift: int = 0,
     ) -> None:
-        """Digest `tensors`; `describe` is asked for what they are when they are others."""
+        """Digest `tensors`; `describe` is asked for what they are when `owners` are others."""
         with unseen():
+            ids = tuple([id(owner) for owner in owners])
+            if ids != self._owners:
+                self.renew()
+                self._owners = ids
             held = tuple([(id(tensor), address(tensor)) for tensor in tensors])
             if held != self._held:
                 self._bind(tensors, describe)
                 self._held = held
             for number, plan, _ in self._plans:
                 if number:
-                    self._take(number, plan, count)
+                    self._take(number, plan, count, drift)
 
     def renew(self) -> None:
         """What is known of the tensors has changed: describe them anew at the next look."""
@@ -138,12 +167,12 @@ class Book:
             "tensors": tensors,
         }
 
-    def _take(self, number: int, plan: Any, count: int) -> None:
+    def _take(self, number: int, plan: Any, count: int, drift: int) -> None:
         vector = plan.rows()
         if plan.device.type == "cuda":
             self._teller.later(number, count, plan.on_device(vector))
         else:
-            self._teller.values(number, count, lambda: plan.digests(vector))
+            self._teller.values(number, count, drift, plan.digests(vector))
 
 
 def address(tensor: Any) -> int:

@@ -68,10 +68,12 @@ class Watched:
         with_gradient = [p for p in parameters if p.grad is not None and not p.grad.is_sparse]
         self._learn(parameters, with_gradient)
         if chained:
-            self._parameters.look(parameters, lambda: self._entries(parameters), 2 * count)
+            self._look_at_parameters(parameters, 2 * count)
         if due:
             gradients = [p.grad for p in with_gradient]
-            self._gradients.look(gradients, lambda: self._entries(with_gradient), count)
+            self._gradients.look(
+                gradients, with_gradient, lambda: self._entries(with_gradient), count
+            )
             self._gradients.let_go()
         self._cost = time.thread_time() - began
 
@@ -83,13 +85,16 @@ class Watched:
         began = time.thread_time()
         self._teller.flush()
         parameters = _parameters(optimizer)
-        self._parameters.look(parameters, lambda: self._entries(parameters), 2 * self.count + 1)
+        self._look_at_parameters(parameters, 2 * self.count + 1)
         self._look_at_state(optimizer, parameters)
         self._look_at_buffers()
         cost = self._cost + time.thread_time() - began
         self._looks += 1
         # The first look makes the plans; what comes before the step it made comes again.
         self._pace.looked(self.count, cost if self._looks > 1 else 0.0)
+
+    def _look_at_parameters(self, parameters: Sequence[Any], count: int) -> None:
+        self._parameters.look(parameters, parameters, lambda: self._entries(parameters), count)
 
     def _look_at_state(self, optimizer: Any, parameters: Sequence[Any]) -> None:
         at = slice_at(self.count)
@@ -114,7 +119,8 @@ class Watched:
             ]
 
         if named:
-            self._states[at].look([value for _, _, value in named], entries, self.count)
+            owners = [parameter for parameter, _, _ in named]
+            self._states[at].look([value for _, _, value in named], owners, entries, self.count)
 
     def _look_at_buffers(self) -> None:
         declared = self._wrappers.buffers()
@@ -129,6 +135,7 @@ class Watched:
         if named:
             self._buffers.look(
                 [buffer for _, buffer, _, _ in named],
+                [module for _, module in self._modules],
                 lambda: [Entry(name=n, groups=g, marks=m) for n, _, g, m in named],
                 self.count,
             )

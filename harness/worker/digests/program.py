@@ -17,7 +17,7 @@ from harness.worker.digests.books import VARIABLES, Book, Entry, Teller, unseen
 from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group
 from harness.worker.digests.pace import Pace
-from harness.worker.rhythm import namespace
+from harness.worker.rhythm import Rhythm, namespace
 
 _MOST_PLACES = 8
 _MOST_FRAMES = 24
@@ -39,6 +39,7 @@ class _Place:
         self.book = book
         self.entries: list[Entry] = []
         self.looks = 0
+        self.rhythm = Rhythm()
 
 
 class _Seen:
@@ -80,6 +81,7 @@ class Program:
         if place.count > 2 and not place.pace.due(place.count):
             return
         began = time.thread_time()
+        counters, _, _ = place.rhythm.look(chain, place.count)
         found = _tensors(chain)
         with unseen():
             entries = [self._entry(name, tensor, module) for name, tensor, module in found]
@@ -87,7 +89,8 @@ class Program:
             place.entries = entries
             place.book.renew()
         if entries:
-            place.book.look([tensor for _, tensor, _ in found], lambda: entries, place.count)
+            tensors = [tensor for _, tensor, _ in found]
+            place.book.look(tensors, (), lambda: entries, place.count, sum(counters[1::2]))
         place.book.let_go()
         place.looks += 1
         cost = time.thread_time() - began

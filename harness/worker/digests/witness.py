@@ -23,7 +23,7 @@ WRAPPERS = Wrappers()
 
 class Witness:
     """`every` is the least number of steps between two looks, `step` tells what the rank counts,
-    `failed` takes why looking had to be given up."""
+    `progress` what it has called and come to, `failed` takes why looking had to be given up."""
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class Witness:
         every: int,
         world_size: int,
         step: Callable[[], int],
+        progress: Callable[[], int],
         is_framework: Callable[[CodeType], bool],
         failed: Callable[[str], object],
     ) -> None:
@@ -44,7 +45,7 @@ class Witness:
         self._busy = False
         self._given_up = False
         self._deeds = Deeds()
-        teller = Teller(log, step)
+        teller = Teller(log, step, progress)
         self._optimizers = Optimizers(teller, pace, WRAPPERS, self._deeds)
         self._program = Program(teller, pace, self._deeds, is_framework)
 
