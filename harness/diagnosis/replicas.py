@@ -42,7 +42,7 @@ def find(attempt: AttemptState) -> list[Finding]:
     changes = [known for known in ready if known.kind not in ("buffers", "alike")]
     others = [known for known in ready if known.kind in ("buffers", "alike")]
     first = min(changes, key=_order, default=None)
-    found = [] if first is None else [_change(attempt, first)]
+    found = [] if first is None else [change(first)]
     return [*found, *_once([_other(known) for known in others])]
 
 
@@ -108,7 +108,8 @@ def _names(known: Suspicion) -> tuple[str, ...]:
     return tuple(name for name, yes in zip(known.names, differ, strict=False) if yes)
 
 
-def _change(attempt: AttemptState, known: Suspicion) -> Finding:
+def change(known: Suspicion) -> Finding:
+    """What is claimed of ranks that are not alike, or not alike any more."""
     if known.kind == "axis":
         return _along_axis(known)
     difference = _difference(known)
