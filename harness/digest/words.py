@@ -81,10 +81,10 @@ def words(tensor: torch.Tensor) -> torch.Tensor:
             raise ValueError(f"a tensor has no words: {why}")
         strides = order(plain)
         size = plain.numel() * plain.element_size()
-        begin = plain.storage_offset() * plain.element_size()
+        begin = int(plain.storage_offset()) * plain.element_size()
         if strides is not None and size % WORD == 0 and begin % WORD == 0:
-            row = torch.empty(0, dtype=torch.int64, device=plain.device)
-            return row.set_(plain.untyped_storage(), begin // WORD, (size // WORD,), (1,))
+            storage = plain.untyped_storage()
+            return integers(storage, begin, (size // WORD,), (1,), torch.int64)
         row = torch.zeros(-(-size // WORD), dtype=torch.int64, device=plain.device)
         place(row, plain, strides).copy_(bits(plain))
         return row
@@ -97,7 +97,18 @@ def place(row: torch.Tensor, tensor: torch.Tensor, strides: tuple[int, ...] | No
         strides = tuple(torch.empty(shape, device="meta").stride())
     size = tensor.element_size()
     if size > WORD:
-        shape, strides, size = (*shape, 2), (*(2 * s for s in strides), 1), WORD
-    begin = row.storage_offset() * (WORD // size)
-    view = torch.empty(0, dtype=_INTEGERS[size], device=row.device)
-    return view.set_(row.untyped_storage(), begin, shape, strides)
+        shape, strides, size = (*shape, 2), (*(2 * step for step in strides), 1), WORD
+    begin = int(row.storage_offset()) * WORD
+    return integers(row.untyped_storage(), begin, shape, strides, _INTEGERS[size])
+
+
+def integers(
+    storage: torch.UntypedStorage,
+    begin: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Memory as integers, from byte `begin` on: a tensor that shares nothing else with another."""
+    offset = begin // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
