@@ -47,9 +47,9 @@ class Folding:
         torch.index_select(self._sums, 0, self._ends, out=self._picked)
         return torch.sub(self._upto, self._before, out=self._digests)
 
-    def fold(self, vector: torch.Tensor) -> torch.Tensor:
-        """One int64 over all tensors and their order, without dimensions."""
-        _mix(self.digests(vector), self._tensor_keys, self._weighed)
+    def fold(self, digests: torch.Tensor) -> torch.Tensor:
+        """One int64, without dimensions, over the digests of all tensors and their order."""
+        _mix(digests, self._tensor_keys, self._weighed)
         return self._weighed.sum()
 
 

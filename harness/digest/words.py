@@ -19,15 +19,17 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
             tensor = tensor.to_local()
     if hasattr(tensor, "trigger_wait"):  # what a functional collective returns
         tensor = tensor.trigger_wait()
+    if type(tensor) in _PLAIN or hasattr(tensor, "__tensor_flatten__"):
+        return tensor
     with torch._C.DisableTorchFunctionSubclass():
-        return tensor if type(tensor) in _PLAIN else tensor.as_subclass(torch.Tensor)
+        return tensor.as_subclass(torch.Tensor)
 
 
 def unreadable(tensor: torch.Tensor) -> str | None:
     """Why a local tensor has no bytes to read, in words; None where it has."""
     if tensor.layout != torch.strided:
         return f"it is {str(tensor.layout).removeprefix('torch.')}, not dense"
-    if tensor.device.type == "meta" or hasattr(tensor, "__tensor_flatten__"):
+    if hasattr(tensor, "__tensor_flatten__") or tensor.untyped_storage().device.type == "meta":
         return f"a {type(tensor).__name__} on {tensor.device} holds no numbers of its own"
     if tensor.is_quantized:
         return "it is quantized"
@@ -84,7 +86,7 @@ def words(tensor: torch.Tensor) -> torch.Tensor:
         begin = int(plain.storage_offset()) * plain.element_size()
         if strides is not None and size % WORD == 0 and begin % WORD == 0:
             storage = plain.untyped_storage()
-            return integers(storage, begin, (size // WORD,), (1,), torch.int64)
+            return window(storage, begin, (size // WORD,), (1,), torch.int64)
         row = torch.zeros(-(-size // WORD), dtype=torch.int64, device=plain.device)
         place(row, plain, strides).copy_(bits(plain))
         return row
@@ -99,16 +101,20 @@ def place(row: torch.Tensor, tensor: torch.Tensor, strides: tuple[int, ...] | No
     if size > WORD:
         shape, strides, size = (*shape, 2), (*(2 * step for step in strides), 1), WORD
     begin = int(row.storage_offset()) * WORD
-    return integers(row.untyped_storage(), begin, shape, strides, _INTEGERS[size])
+    return window(row.untyped_storage(), begin, shape, strides, _INTEGERS[size])
 
 
-def integers(
+def window(
     storage: torch.UntypedStorage,
     begin: int,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Memory as integers, from byte `begin` on: a tensor that shares nothing else with another."""
+    """Memory from byte `begin` on as a tensor, with a version counter of its own.
+
+    One operation that asks for no type, no alignment of the other views, and leaves no trace in
+    autograd. `begin` is a multiple of the size of an element; all is to lie within the storage.
+    """
     offset = begin // dtype.itemsize
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
