@@ -96,7 +96,7 @@ class Beside:
     def guard(self) -> None:
         """What is queued on the current stream from now on happens after the digests have read.
 
-        To be called before the tensors are written in place, or freed.
+        To be called before the tensors are written in place or freed, or this object is dropped.
         """
         self._module.current_stream(self.plan.device).wait_stream(self._stream)
 
