@@ -1,8 +1,9 @@
-"""Digests of many tensors at once: sums of rows and columns of their words, and folds of them.
+"""Digests of many tensors at once: sums of the rows and columns of their words.
 
-The words of each tensor are rows of a prime length. The sum of a row is a bucket; rows that damage
-leaves equal, such as two words changed places, show in the sums of the columns. Sums of integers
-come out the same in any order, so equal bits have equal digests on every device.
+The words of each tensor are rows of a prime length. The sum of a row modulo 2^64 is a bucket; what
+damage may leave equal there, such as two words that changed places within a row, shows in the sums
+of the columns. Sums of integers come out the same in any order, so equal bits have equal digests on
+every device and with any number of threads.
 """
 
 from collections.abc import Sequence
@@ -10,15 +11,18 @@ from dataclasses import dataclass
 
 import torch
 
+from harness.digest.folding import Folding
 from harness.digest.layout import WIDTH, Layout, Shape
-from harness.digest.mix import MASK, odd, shifted
+from harness.digest.mix import MASK
 from harness.digest.threads import one_thread
-from harness.digest.words import WORD, bits, local, order, place, unreadable
+from harness.digest.words import WORD, bits, local, order, place, unreadable, window
 
 _STAGED = 4 * WIDTH
 """Words up to which copying a tensor next to others costs less than an operation of its own."""
-_BLOCK = 64
-"""Rows whose sums of rows and of columns are taken together: 1 MiB, so they stay in the cache."""
+_BLOCK = 48
+"""Rows whose sums and whose columns' sums are taken together: 0.75 MiB, to stay in the cache."""
+_PARTS = 16
+"""Sums of the columns of so many blocks are kept before they are added up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,8 +32,10 @@ class _Rows:
     index: int
     count: int
     sums: torch.Tensor
-    tail: torch.Tensor
-    """Where its last, incomplete row is copied to: bytes, empty where there is none."""
+    tail: torch.Tensor | None
+    """Where its last, incomplete row is copied to; None where there is none."""
+    matrix: torch.Tensor
+    """Its words, while the plan is bound to tensors."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,25 +43,57 @@ class _Copied:
     """A large tensor that lies in memory so that only a copy has its words in a row."""
 
     index: int
-    strides: tuple[int, ...] | None
     sums: torch.Tensor
 
 
-class Plan:
-    """Digests of named tensors of one device, that are taken again and again.
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What must stay the same for a plan to read one tensor in the place of another."""
 
-    Planned once over all tensors: what is written is allocated here. Raises ValueError for a
-    tensor without bytes to read (sparse, meta, freed) or on another device than the first.
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+    item: int
+    misaligned: int
+    span: int
+    """Bytes from the first of the tensor to behind the last."""
+    lazy: bool
+    """Whether it stands for its memory negated or conjugated."""
+
+    def holds(self, tensor: torch.Tensor, device: torch.device) -> bool:
+        if tensor.layout is not torch.strided or tensor.dtype is not self.dtype:
+            return False
+        if tensor.shape != self.shape or tensor.stride() != self.stride:
+            return False
+        begin = int(tensor.storage_offset()) * self.item
+        return (
+            begin % WORD == self.misaligned
+            and tensor.untyped_storage().nbytes() >= begin + self.span
+            and tensor.device == device
+            and (tensor.is_neg() or tensor.is_conj()) == self.lazy
+        )
+
+
+class Plan:
+    """Digests of named tensors of one device, to be taken again and again.
+
+    Planned once over all tensors: what is written is allocated here. DTensors and shards of FSDP2
+    count with what this rank holds of them. Raises ValueError for a tensor without bytes to read
+    (sparse, meta, freed, quantized) or on another device than the first. Not for several threads
+    at once.
     """
 
     def __init__(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        # Under inference mode what is allocated could not be written outside of it.
         with torch.inference_mode(False), torch.no_grad():
             tensors = [local(tensor) for _, tensor in named]
             self.device = tensors[0].device if tensors else torch.device("cpu")
             shapes = [self._shape(name, t) for (name, _), t in zip(named, tensors, strict=True)]
             self.layout = Layout(shapes)
             self.plan_hash: int = self.layout.plan_hash
-            self._signatures = [_signature(tensor) for tensor in tensors]
+            self._known = [_known(tensor) for tensor in tensors]
+            self._foldings: dict[torch.device, Folding] = {}
+            self._column_foldings: dict[torch.device, Folding] = {}
             self._allocate(tensors)
             self._bind(tensors)
 
@@ -80,29 +118,27 @@ class Plan:
         shapes, firsts = self.layout.shapes, self.layout.firsts
         self._vector = self._zeros(self.layout.buckets)
         self._columns = self._zeros(WIDTH)
-        self._partial = self._zeros(WIDTH)
-        self._keys = _keys([shape.buckets for shape in shapes]).to(self.device)
-        self._order = odd(torch.arange(len(shapes), dtype=torch.int64)).to(self.device)
-        self._ends = torch.tensor(firsts, dtype=torch.int64).to(self.device)
+        self._part_sums = self._zeros(_PARTS, WIDTH)
+        self._parts = list(self._part_sums)
         self._rows: list[_Rows] = []
         self._copied: list[_Copied] = []
         self._small: list[int] = []
         staged: list[tuple[int, int]] = []  # (first bucket, buckets)
-        for index, (shape, tensor) in enumerate(zip(shapes, tensors, strict=True)):
+        for index, (shape, known) in enumerate(zip(shapes, self._known, strict=True)):
             first, count = firsts[index], shape.buckets
-            begin = tensor.storage_offset() * shape.item
             if shape.words <= _STAGED:
                 if count:
                     self._small.append(index)
                     staged.append((first, count))
-            elif shape.strides is not None and begin % WORD == 0:
+            elif shape.strides is not None and not known.misaligned:
                 whole = shape.nbytes // (WIDTH * WORD)
                 sums = self._vector[first : first + whole]
-                row = _Rows(index=index, count=whole, sums=sums, tail=self._ends[:0])
+                none = self._zeros(0)
+                row = _Rows(index=index, count=whole, sums=sums, tail=None, matrix=none)
                 self._rows.append(row)
             else:
                 sums = self._vector[first : first + count]
-                self._copied.append(_Copied(index=index, strides=shape.strides, sums=sums))
+                self._copied.append(_Copied(index=index, sums=sums))
         with_tail = [row for row in self._rows if shapes[row.index].buckets > row.count]
         staged += [(firsts[row.index] + row.count, 1) for row in with_tail]
         self._stage(tensors, staged, with_tail)
@@ -114,36 +150,38 @@ class Plan:
         with_tail: Sequence[_Rows],
     ) -> None:
         """One piece of memory for all that is copied before it is summed."""
-        total = sum(count for _, count in staged)
-        self._sheet = self._zeros(total, WIDTH)
-        self._sheet_sums = self._zeros(total)
         where = [first + k for first, count in staged for k in range(count)]
         self._where = torch.tensor(where, dtype=torch.int64).to(self.device)
+        self._sheet = self._zeros(len(where), WIDTH)
+        self._sheet_sums = self._zeros(len(where))
         self._targets: list[torch.Tensor] = []
-        rows = iter(_starts([count for _, count in staged]))
+        at = 0
         for index in self._small:
-            row = self._sheet[next(rows) :].view(-1)
-            self._targets.append(place(row, tensors[index], self.layout.shapes[index].strides))
+            shape = self.layout.shapes[index]
+            row = self._sheet[at : at + shape.buckets].view(-1)
+            self._targets.append(place(row, tensors[index], shape.strides))
+            at += shape.buckets
         for piece in with_tail:
-            row = self._sheet[next(rows)]
             size = self.layout.shapes[piece.index].nbytes - piece.count * WIDTH * WORD
+            row = self._sheet[at]
             piece.tail = row[: size // WORD] if size % WORD == 0 else row.view(torch.uint8)[:size]
             self._targets.append(piece.tail)
+            at += 1
 
     def _zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.int64, device=self.device)
 
     def rebind(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Read these tensors from now on, in the place of those of the same order.
+        """Read these tensors from now on, each in the place of the one planned in its position.
 
-        False, and nothing changed, where number, shape, type, strides, alignment or device differ:
-        then a new plan is needed.
+        False, and nothing changed, where number, shape, type, strides, alignment to words or device
+        differ, or memory is freed: then a new plan is needed.
         """
         with torch.no_grad():
             plain = [local(tensor) for tensor in tensors]
-            if [_signature(tensor) for tensor in plain] != self._signatures:
+            if len(plain) != len(self._known):
                 return False
-            if any(map(unreadable, plain)):
+            if not all(k.holds(t, self.device) for k, t in zip(self._known, plain, strict=True)):
                 return False
             with torch.inference_mode(False):
                 self._bind(plain)
@@ -152,25 +190,26 @@ class Plan:
     def release(self) -> None:
         """Let go of the tensors, so that their memory can be freed; `rebind` before `rows`."""
         self._sources: list[torch.Tensor] | None = None
-        self._matrices: list[torch.Tensor] = []
         self._others: list[torch.Tensor] = []
+        self._blocks: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+        none = self._zeros(0)
+        for row in self._rows:
+            row.matrix = none
 
     def _bind(self, tensors: Sequence[torch.Tensor]) -> None:
         self._sources = [bits(tensors[index]) for index in self._small]
-        self._matrices = []
         self._others = [tensors[piece.index] for piece in self._copied]
+        self._blocks = None
         for row in self._rows:
             tensor = tensors[row.index]
             storage = tensor.untyped_storage()
-            begin = tensor.storage_offset() * tensor.element_size()
-            matrix = torch.empty(0, dtype=torch.int64, device=self.device)
-            matrix.set_(storage, begin // WORD, (row.count, WIDTH), (WIDTH, 1))
-            self._matrices.append(matrix)
-            if row.tail.numel():
-                size = row.tail.element_size()
-                begin = (begin + row.count * WIDTH * WORD) // size
-                tail = torch.empty(0, dtype=row.tail.dtype, device=self.device)
-                self._sources.append(tail.set_(storage, begin, row.tail.shape, (1,)))
+            begin = int(tensor.storage_offset()) * self._known[row.index].item
+            row.matrix = window(storage, begin, (row.count, WIDTH), (WIDTH, 1), torch.int64)
+            if row.tail is not None:
+                begin += row.count * WIDTH * WORD
+                self._sources.append(
+                    window(storage, begin, tuple(row.tail.shape), (1,), row.tail.dtype)
+                )
 
     def rows(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """The bucket vector: int64, one sum modulo 2^64 for each row of words, tensor by tensor.
@@ -179,8 +218,8 @@ class Plan:
         """
         with torch.no_grad(), one_thread():
             self._gather()
-            for row, matrix in zip(self._rows, self._matrices, strict=True):
-                torch.sum(matrix, 1, out=row.sums)
+            for row in self._rows:
+                torch.sum(row.matrix, 1, out=row.sums)
             for piece, tensor in zip(self._copied, self._others, strict=True):
                 torch.sum(self._copy(piece, tensor), 1, out=piece.sums)
             torch.sum(self._sheet, 1, out=self._sheet_sums)
@@ -190,48 +229,58 @@ class Plan:
     def columns(self) -> torch.Tensor:
         """Sums modulo 2^64 of the columns of all rows of all tensors: int64, WIDTH of them.
 
-        The plan's own, overwritten by the next call.
+        The plan's own, overwritten by the next call, as is the bucket vector by this one.
         """
         return self.rows_and_columns()[1]
 
     def rows_and_columns(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What `rows` and `columns` return, at the price of reading memory once."""
+        """What `rows` and `columns` return, for one pass over memory."""
         with torch.no_grad(), one_thread():
             self._gather()
             self._columns.zero_()
-            for row, matrix in zip(self._rows, self._matrices, strict=True):
-                self._both(matrix, row.sums)
+            if self._blocks is None:
+                self._blocks = [b for row in self._rows for b in self._cut(row.matrix, row.sums)]
+                self._blocks += self._cut(self._sheet, self._sheet_sums)
+            self._both(self._blocks)
             for piece, tensor in zip(self._copied, self._others, strict=True):
-                self._both(self._copy(piece, tensor), piece.sums)
-            self._both(self._sheet, self._sheet_sums)
+                self._both(self._cut(self._copy(piece, tensor), piece.sums))
             self._vector.index_copy_(0, self._where, self._sheet_sums)
             return self._vector, self._columns
 
-    def _both(self, matrix: torch.Tensor, sums: torch.Tensor) -> None:
+    def _cut(
+        self, matrix: torch.Tensor, sums: torch.Tensor
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         step = _BLOCK if self.device.type == "cpu" else max(1, matrix.shape[0])
-        for block, out in zip(torch.split(matrix, step), torch.split(sums, step), strict=True):
-            torch.sum(block, 1, out=out)
-            torch.sum(block, 0, out=self._partial)
-            self._columns += self._partial
+        return list(zip(torch.split(matrix, step), torch.split(sums, step), strict=True))
+
+    def _both(self, blocks: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        for first in range(0, len(blocks), _PARTS):
+            group = blocks[first : first + _PARTS]
+            for (block, sums), part in zip(group, self._parts, strict=False):
+                torch.sum(block, 1, out=sums)
+                torch.sum(block, 0, out=part)
+            self._columns += self._part_sums[: len(group)].sum(0)
 
     def _gather(self) -> None:
         if self._sources is None:
-            raise RuntimeError("the plan let go of its tensors: call rebind before rows")
+            raise RuntimeError("the plan let go of its tensors: call rebind first")
         if self._sources:
             torch._foreach_copy_(self._targets, self._sources)
 
     def _copy(self, piece: _Copied, tensor: torch.Tensor) -> torch.Tensor:
-        matrix = self._zeros(self.layout.shapes[piece.index].buckets, WIDTH)
-        place(matrix.view(-1), tensor, piece.strides).copy_(bits(tensor))
+        shape = self.layout.shapes[piece.index]
+        matrix = self._zeros(shape.buckets, WIDTH)
+        place(matrix.view(-1), tensor, shape.strides).copy_(bits(tensor))
         return matrix
 
     def digests(self, vector: torch.Tensor) -> list[int]:
         """For each tensor in order, 64 bits that depend on every bucket and on its place.
 
-        They can be compared between plans, where the tensor has the same shape and type.
+        The name and the other tensors do not count: a tensor has the same digest in every plan
+        that holds it with the same type, shape and strides. `vector` may be on another device.
         """
         with torch.no_grad(), one_thread():
-            return [number & MASK for number in self._digests(vector).tolist()]
+            return [number & MASK for number in self.folding(vector).digests(vector).tolist()]
 
     def on_device(self, vector: torch.Tensor) -> torch.Tensor:
         """What `digests` returns, as int64 where `vector` is: nothing waits for the device."""
@@ -241,42 +290,40 @@ class Plan:
     def fold(self, vector: torch.Tensor) -> int:
         """64 bits over all tensors and their order."""
         with torch.no_grad(), one_thread():
-            digests = self._digests(vector)
-            return int(_mixed(digests, self._order.to(digests.device)).sum()) & MASK
+            folding = self.folding(vector)
+            return int(folding.fold(folding.digests(vector))) & MASK
 
-    def _digests(self, vector: torch.Tensor) -> torch.Tensor:
+    def fold_columns(self, columns: torch.Tensor) -> int:
+        """64 bits over the sums of the columns, likewise."""
+        with torch.no_grad(), one_thread():
+            found = self._column_foldings.get(columns.device)
+            if found is None:
+                found = Folding([WIDTH], columns.device)
+                self._column_foldings[columns.device] = found
+            return int(found.digests(columns)) & MASK
+
+    def folding(self, vector: torch.Tensor) -> Folding:
+        """What folds such a vector where it is; ValueError where it is none of this plan."""
         if vector.shape != self._vector.shape or vector.dtype != torch.int64:
             raise ValueError(
                 f"not a bucket vector of this plan: {vector.dtype} {tuple(vector.shape)}, "
                 f"expected int64 {tuple(self._vector.shape)}"
             )
-        sums = torch.zeros(len(vector) + 1, dtype=torch.int64, device=vector.device)
-        torch.cumsum(_mixed(vector, self._keys.to(vector.device)), 0, out=sums[1:])
-        return sums[self._ends.to(vector.device)].diff()
+        found = self._foldings.get(vector.device)
+        if found is None:
+            counts = [shape.buckets for shape in self.layout.shapes]
+            found = self._foldings[vector.device] = Folding(counts, vector.device)
+        return found
 
 
-def _mixed(numbers: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Each number times a key of its place, its upper half having been laid over the lower one.
-
-    The product alone would let two flips of the highest bit cancel, whatever the keys.
-    """
-    return (numbers ^ shifted(numbers, 32)) * keys
-
-
-def _keys(counts: Sequence[int]) -> torch.Tensor:
-    """A key for each bucket, from its place within its tensor."""
-    longest = odd(torch.arange(max(counts, default=0), dtype=torch.int64) + (1 << 40))
-    return torch.cat([longest[:count] for count in counts]) if counts else longest
-
-
-def _starts(counts: Sequence[int]) -> list[int]:
-    starts = [0]
-    for count in counts:
-        starts.append(starts[-1] + count)
-    return starts
-
-
-def _signature(tensor: torch.Tensor) -> tuple[object, ...]:
-    """What must stay the same for a plan to read a tensor in the place of another."""
-    misaligned = tensor.storage_offset() * tensor.element_size() % WORD
-    return tensor.dtype, tensor.shape, tensor.stride(), misaligned, tensor.device
+def _known(tensor: torch.Tensor) -> _Known:
+    item, steps = tensor.element_size(), zip(tensor.shape, tensor.stride(), strict=True)
+    return _Known(
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+        item=item,
+        misaligned=int(tensor.storage_offset()) * item % WORD,
+        span=(sum((n - 1) * step for n, step in steps) + 1) * item if tensor.numel() else 0,
+        lazy=tensor.is_neg() or tensor.is_conj(),
+    )

@@ -19,15 +19,17 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
             tensor = tensor.to_local()
     if hasattr(tensor, "trigger_wait"):  # what a functional collective returns
         tensor = tensor.trigger_wait()
+    if type(tensor) in _PLAIN or hasattr(tensor, "__tensor_flatten__"):
+        return tensor
     with torch._C.DisableTorchFunctionSubclass():
-        return tensor if type(tensor) in _PLAIN else tensor.as_subclass(torch.Tensor)
+        return tensor.as_subclass(torch.Tensor)
 
 
 def unreadable(tensor: torch.Tensor) -> str | None:
     """Why a local tensor has no bytes to read, in words; None where it has."""
     if tensor.layout != torch.strided:
         return f"it is {str(tensor.layout).removeprefix('torch.')}, not dense"
-    if tensor.device.type == "meta" or hasattr(tensor, "__tensor_flatten__"):
+    if hasattr(tensor, "__tensor_flatten__") or tensor.untyped_storage().device.type == "meta":
         return f"a {type(tensor).__name__} on {tensor.device} holds no numbers of its own"
     if tensor.is_quantized:
         return "it is quantized"
@@ -81,10 +83,10 @@ def words(tensor: torch.Tensor) -> torch.Tensor:
             raise ValueError(f"a tensor has no words: {why}")
         strides = order(plain)
         size = plain.numel() * plain.element_size()
-        begin = plain.storage_offset() * plain.element_size()
+        begin = int(plain.storage_offset()) * plain.element_size()
         if strides is not None and size % WORD == 0 and begin % WORD == 0:
-            row = torch.empty(0, dtype=torch.int64, device=plain.device)
-            return row.set_(plain.untyped_storage(), begin // WORD, (size // WORD,), (1,))
+            storage = plain.untyped_storage()
+            return window(storage, begin, (size // WORD,), (1,), torch.int64)
         row = torch.zeros(-(-size // WORD), dtype=torch.int64, device=plain.device)
         place(row, plain, strides).copy_(bits(plain))
         return row
@@ -97,7 +99,22 @@ def place(row: torch.Tensor, tensor: torch.Tensor, strides: tuple[int, ...] | No
         strides = tuple(torch.empty(shape, device="meta").stride())
     size = tensor.element_size()
     if size > WORD:
-        shape, strides, size = (*shape, 2), (*(2 * s for s in strides), 1), WORD
-    begin = row.storage_offset() * (WORD // size)
-    view = torch.empty(0, dtype=_INTEGERS[size], device=row.device)
-    return view.set_(row.untyped_storage(), begin, shape, strides)
+        shape, strides, size = (*shape, 2), (*(2 * step for step in strides), 1), WORD
+    begin = int(row.storage_offset()) * WORD
+    return window(row.untyped_storage(), begin, shape, strides, _INTEGERS[size])
+
+
+def window(
+    storage: torch.UntypedStorage,
+    begin: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Memory from byte `begin` on as a tensor, with a version counter of its own.
+
+    One operation that asks for no type, no alignment of the other views, and leaves no trace in
+    autograd. `begin` is a multiple of the size of an element; all is to lie within the storage.
+    """
+    offset = begin // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
