@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 0.2
 _MOST_ROWS = 4096
 _KEPT_BYTES = 4 << 20
 """Of one rank's digests."""
-_KEPT_LOOKS = 64
+_KEPT_LOOKS = 4096
 _ALONE = ("learnt", "hand")
 """Parts of one tensor each: which of them are replicas has to be found out."""
 Report = Callable[[int, e.Event], None]
@@ -89,7 +89,8 @@ class Digests:
                 ranks = row.ranks if same is None else (*same.ranks, *row.ranks)
                 rows[key] = replace(same or row, ranks=ranks)
                 self._note(part, parts)
-        every = list(rows.values())
+        # In the order of looks: one that is complete ends the wait for those before it.
+        every = sorted(rows.values(), key=lambda row: row.count)
         for at in range(0, len(every), _MOST_ROWS):
             event = e.DigestsRead(
                 node_rank=self._node_rank(),

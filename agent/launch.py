@@ -66,6 +66,7 @@ class Launcher:
                 target=self._job.script,
                 arguments=self._job.script_args,
                 digests=self._job.policy.digests,
+                digest_share=self._job.policy.digest_share,
             )
             if zygote is not None:
                 request = {

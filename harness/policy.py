@@ -51,7 +51,8 @@ class Policy:
     """How long a rank may take to end, without a sign of work, after all others are done."""
     digests: int = 1
     """Least steps between two digests of what ranks should have in common; each rank takes them
-    more seldom where they would cost it more than 1 % of its time. 0: none."""
+    more seldom where they would cost it more than `digest_share` of its time. 0: none."""
+    digest_share: float = 0.01
     checkpoint_interval: float | None = None
     """Between two saves, told to the workers; 0: the script decides, None: what the ledger
     recommends when an attempt begins."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from harness.diagnosis.signature import Signature
 from harness.incidents import Confidence, EvidenceRef, Finding
 from harness.state import AttemptState
-from harness.state.replicas import LEARNT, Suspicion
+from harness.state.replicas import LEARNT, Suspicion, changed_at_rest
 from harness.topology import ranks_name
 
 ASK_SECONDS = 2.0
@@ -113,10 +113,10 @@ def change(known: Suspicion) -> Finding:
     if known.kind == "axis":
         return _along_axis(known)
     difference = _difference(known)
-    if known.kind == "apart":
+    if known.kind == "apart" and known.track.part.site != "optimizer state":
         return _never(known, difference)
-    broken = _broken(known)
-    if broken and len(broken) < len(known.group):
+    broken = changed_at_rest(known.track, known.before, known.at, known.group)
+    if broken:
         return _corrupted(
             known, difference, broken, "proven",
             "its own digest before the step is not the one after the step before, the others'"
@@ -130,16 +130,6 @@ def change(known: Suspicion) -> Finding:
             "two replicas: nothing tells which of them is wrong, so both are listed",
         )  # fmt: skip
     return _diverged(known, difference)
-
-
-def _broken(known: Suspicion) -> frozenset[int]:
-    """Ranks whose parameters have changed between the end of a step and the begin of the next."""
-    before, at = known.before, known.at
-    part = known.track.part
-    consecutive = before is not None and at.count % 2 == 0 and before.count == at.count - 1
-    if part.site != "parameters" or not consecutive or before is None:
-        return frozenset()
-    return frozenset(rank for rank in known.group if before.value(rank) != at.value(rank))
 
 
 def _outvoted(known: Suspicion, difference: _Difference) -> str:
@@ -165,8 +155,9 @@ def _corrupted(
     return _finding(
         "silent_data_corruption", known, ranks, confidence,
         f"{who} other bits in {_what(known, difference)} than its replicas since"
-        f" {_when(known)}; equal until then",
-        reason, HARDWARE,
+        f" {_when(known)}{'; equal until then' if known.before else ' at the latest'}",
+        reason,
+        HARDWARE,
     )  # fmt: skip
 
 

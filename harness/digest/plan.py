@@ -282,11 +282,6 @@ class Plan:
         with torch.no_grad(), one_thread():
             return [number & MASK for number in self.folding(vector).digests(vector).tolist()]
 
-    def on_device(self, vector: torch.Tensor) -> torch.Tensor:
-        """What `digests` returns, as int64 where `vector` is: nothing waits for the device."""
-        with torch.no_grad():
-            return self._digests(vector)
-
     def fold(self, vector: torch.Tensor) -> int:
         """64 bits over all tensors and their order."""
         with torch.no_grad(), one_thread():

@@ -240,6 +240,19 @@ def in_step(before: Look, at: Look, group: frozenset[int]) -> bool:
     return len({at.progress[rank] - before.progress[rank] for rank in group}) == 1
 
 
+def changed_at_rest(
+    track: Track, before: Look | None, at: Look, group: frozenset[int]
+) -> frozenset[int]:
+    """Ranks of `group` whose parameters have changed between the end of a step and the begin of the
+    next, when not all have: a program that changes them there does so on all replicas."""
+    if track.part.site != "parameters" or before is None:
+        return frozenset()
+    if at.count % 2 or before.count != at.count - 1:
+        return frozenset()
+    broken = frozenset(rank for rank in group if before.value(rank) != at.value(rank))
+    return broken if broken != group else frozenset()
+
+
 def _equal_in_groups(track: Track, look: Look) -> bool:
     groups = set(track.groups.values()) or {frozenset().union(*look.classes)}
     return all(

@@ -7,7 +7,16 @@ changed and stayed equal, and that the program sums something of their shape ove
 
 import re
 
-from harness.state.replicas import LEARNT, Look, Replicas, Suspicion, Track, in_step, look_all
+from harness.state.replicas import (
+    LEARNT,
+    Look,
+    Replicas,
+    Suspicion,
+    Track,
+    changed_at_rest,
+    in_step,
+    look_all,
+)
 
 _LEAST_APART = 3
 """Looks at which replicas must never have been alike, or alike on some ranks only."""
@@ -69,8 +78,11 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
     if not in_step(split.before, split.at, group):
         track.wavered = True
         return None
-    # Gradients are new at each step: what was wrong with them is seen in one look only.
-    if split.looks < (1 if track.part.site == "gradients" else _LEAST_SPLIT):
+    # Gradients are new at each step: what was wrong with them is seen in one look only. A slice of
+    # the state is looked at seldom, and a step may write over what memory has changed by itself.
+    seldom = track.part.site in ("gradients", "optimizer state")
+    soon = seldom or changed_at_rest(track, split.before, split.at, group)
+    if split.looks < (1 if soon else _LEAST_SPLIT):
         return None
     return Suspicion(
         kind="split", track=track, before=split.before, at=split.at, group=group,

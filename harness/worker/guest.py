@@ -47,6 +47,8 @@ class Assignment:
     arguments: tuple[str, ...]
     digests: int = 0
     """Least steps between two digests of what should equal other ranks'; 0: none are taken."""
+    digest_share: float = 0.01
+    """Of the rank's time, that they may take."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
@@ -91,6 +93,7 @@ class Guest:
             self.witness = Witness(
                 DigestWriter(memory, layout.DIGESTS_AT),
                 every=self.assignment.digests,
+                share=self.assignment.digest_share,
                 world_size=self.assignment.world_size,
                 step=lambda: self.step,
                 progress=self._progress,

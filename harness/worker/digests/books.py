@@ -170,7 +170,7 @@ class Book:
     def _take(self, number: int, plan: Any, count: int, drift: int) -> None:
         vector = plan.rows()
         if plan.device.type == "cuda":
-            self._teller.later(number, count, plan.on_device(vector))
+            self._teller.later(number, count, plan.folding(vector).digests(vector))
         else:
             self._teller.values(number, count, drift, plan.digests(vector))
 

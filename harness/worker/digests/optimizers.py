@@ -23,9 +23,9 @@ _SCATTER = 0x9E3779B1
 """Knuth's multiplicative hash: spreads counts over slices, whatever their common divisor."""
 
 
-def slice_at(count: int) -> int:
+def slice_at(count: int, slices: int) -> int:
     """Which slice of the state is digested after step `count`; the same on all ranks."""
-    return ((count * _SCATTER & 0xFFFFFFFF) >> 16) % SLICES
+    return ((count * _SCATTER & 0xFFFFFFFF) >> 16) % slices
 
 
 class Watched:
@@ -97,9 +97,12 @@ class Watched:
         self._parameters.look(parameters, parameters, lambda: self._entries(parameters), count)
 
     def _look_at_state(self, optimizer: Any, parameters: Sequence[Any]) -> None:
-        at = slice_at(self.count)
+        slices = min(SLICES, len(parameters))
+        if not slices:
+            return
+        at = slice_at(self.count, slices)
         named: list[tuple[Any, str, Any]] = []
-        for parameter in parameters[at::SLICES]:
+        for parameter in parameters[at::slices]:
             state = optimizer.state.get(parameter)
             if not isinstance(state, dict):
                 continue

@@ -8,9 +8,8 @@ import statistics
 from collections.abc import Callable
 from time import monotonic
 
-SHARE = 0.008
-"""Of the time between two looks, that looks may cost: below the promised 1 %, as it is measured
-late."""
+_CAUTION = 0.8
+"""Of what looks may cost, as it is measured late."""
 _SPACING = ((30.0, 0.02), (300.0, 0.25), (float("inf"), 2.0))
 """Least seconds between two looks, by the time since the first: what is told is kept for ever."""
 _REMEMBERED = 5
@@ -20,10 +19,13 @@ _FEW_RANKS = 256
 
 
 class Pace:
-    """Of one thing that is counted from 1."""
+    """Of one thing that is counted from 1. A `share` of 1 or more: look at every chance."""
 
-    def __init__(self, every: int, world_size: int, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, every: int, share: float, world_size: int, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._every = every
+        self._share = share * _CAUTION
         self._spread = max(1.0, world_size / _FEW_RANKS)
         self._clock = clock
         self._begun = clock()
@@ -48,14 +50,14 @@ class Pace:
             self._lengths = [*self._lengths, passed / (count - self._last[0])][-_REMEMBERED:]
             self._costs = [*self._costs, cost][-_REMEMBERED:]
         self._last = (count, now)
-        if len(self._costs) >= _LEAST:
+        if len(self._costs) >= _LEAST and self._share < _CAUTION:
             self._choose(now)
 
     def _choose(self, now: float) -> None:
         length = max(statistics.median(self._lengths), 1e-6)
         age = now - self._begun
         spacing = next(seconds for until, seconds in _SPACING if age < until) * self._spread
-        least = max(statistics.median(self._costs) / SHARE, spacing) / length / self._every
+        least = max(statistics.median(self._costs) / self._share, spacing) / length / self._every
         power = 1
         while power < least and power < _MOST_STRIDE:
             power *= 2

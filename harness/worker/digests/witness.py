@@ -22,14 +22,16 @@ WRAPPERS = Wrappers()
 
 
 class Witness:
-    """`every` is the least number of steps between two looks, `step` tells what the rank counts,
-    `progress` what it has called and come to, `failed` takes why looking had to be given up."""
+    """`every` is the least number of steps between two looks, `share` what they may take of the
+    rank's time. `step` tells what the rank counts, `progress` what it has called and come to,
+    `failed` takes why looking had to be given up."""
 
     def __init__(
         self,
         log: DigestWriter,
         *,
         every: int,
+        share: float,
         world_size: int,
         step: Callable[[], int],
         progress: Callable[[], int],
@@ -37,7 +39,7 @@ class Witness:
         failed: Callable[[str], object],
     ) -> None:
         def pace() -> Pace:
-            return Pace(every, world_size)
+            return Pace(every, share, world_size)
 
         self._failed = failed
         self._pid = os.getpid()

@@ -1,13 +1,17 @@
 """Digests of real ranks: what is planted is seen on the right ranks, and nothing else is."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from harness import events as e
 from harness import orders
 from harness.diagnosis import replicas
 from harness.incidents import Finding
-from harness.state import AttemptState
-from harness.state import digesting
+from harness.policy import Policy
+from harness.state import AttemptState, digesting
+from tests.run.node.conftest import Node
 
 SETUP = """
     import sys, time, torch, torch.distributed as dist
@@ -41,7 +45,7 @@ SETUP = """
             if step == AT and within:
                 within()
             opt.step()
-            time.sleep(0.03)
+            time.sleep(0.01)
 
     def ddp(name, **kwargs):
         model = Ddp(net(name), **kwargs)
@@ -98,16 +102,19 @@ PLANTED = (
         opt = torch.optim.SGD([cut, scale], 0.1)
         for step in range(STEPS):
             cut.grad, scale.grad = torch.zeros_like(cut) + 0.1 * R, torch.zeros_like(scale)
-            opt.step(); time.sleep(0.03)
+            opt.step(); time.sleep(0.01)
     for program in (at_rest, reduced, moment, other_rate, not_reduced, pair, zero, hybrid, tensor_parallel):
         program(); dist.barrier()
+    dist.destroy_process_group()
     """
 )
 
 
 def folded(node: Any, ranks: int) -> AttemptState:
     """What the state holds of the digests that were reported."""
-    attempt = AttemptState(index=node.attempt, world_size=ranks, ranks={}, nodes={}, why="", started_ns=0)
+    attempt = AttemptState(
+        index=node.attempt, world_size=ranks, ranks={}, nodes={}, why="", started_ns=0
+    )
     for record in node.records:
         if isinstance(record.event, e.DigestsRead | e.DigestsTold):
             digesting.note(attempt, (record.stamp.source, record.stamp.seq), record.event)
@@ -128,11 +135,76 @@ def findings(node: Any, ranks: int) -> dict[str, Finding]:
     }
 
 
-def test_what_is_planted_is_found(node: Any) -> None:
+@pytest.mark.slow
+def test_what_is_planted_is_found(new_node: Any) -> None:
+    node = new_node(policy=Policy(digest_share=1e9))
     node.launch(PLANTED, ranks=4)
     exits = node.finish(4)
     assert {event.exit_code for event in exits.values()} == {0}, node.log(0)
     found = findings(node, 4)
-    for key, finding in found.items():
-        print(key, "->", finding.verdict, finding.ranks, finding.confidence, finding.cause, "|", finding.reason)
-    assert 0
+    said = {
+        key: (known.verdict, known.ranks, known.confidence)
+        for key, known in found.items()
+        if "state" not in key or "moment" in key  # that of the others follows their parameters
+    }
+    corrupt, apart = "silent_data_corruption", "replica_divergence"
+    whole = "weight … head.bias"
+    assert said == {
+        f"parameters: at_rest.{whole}": (corrupt, (2,), "proven"),
+        f"gradients: reduced.{whole}": (corrupt, (1,), "likely"),
+        f"parameters: reduced.{whole}": (corrupt, (1,), "likely"),
+        "optimizer state: exp_avg of moment.weight … exp_avg_sq of moment.weight": (
+            (corrupt, (3,), "likely")
+        ),
+        f"parameters: moment.{whole}": (corrupt, (3,), "likely"),
+        f"parameters: other_rate.{whole}": (apart, (1,), "likely"),
+        f"gradients: not_reduced.{whole}": (apart, (0, 1, 2, 3), "likely"),
+        f"parameters: not_reduced.{whole}": (apart, (0, 1, 2, 3), "likely"),
+        f"parameters: pair.{whole}": (corrupt, (3,), "proven"),
+        f"parameters: zero.{whole}": (corrupt, (0,), "proven"),
+        f"parameters: hybrid.{whole}": (corrupt, (3,), "proven"),
+        "parameters: #1 [8]": ("tp_replicated_param_divergence", (0, 1, 2, 3), "proven"),
+    }
+
+
+WATCHED = (
+    SETUP
+    + """
+    import json
+    torch.manual_seed(0)
+    model, opt, w = ddp("watched")
+    seen = []
+    for step in range(12):
+        opt.zero_grad()
+        model(torch.randn(8, 64)).square().mean().backward()
+        before = [p._version for p in model.parameters()], w.grad._version
+        loss = torch.ones(2) * R
+        dist.all_reduce(loss)
+        opt.step()
+        seen.append([before, [p._version for p in model.parameters()], loss.tolist()])
+    records = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))["entries"]
+    calls = [[x["profiling_name"], x["collective_seq_id"], x["op_id"], x["input_sizes"]] for x in records]
+    print("SAW", json.dumps([seen, calls, torch.initial_seed(), torch.rand(2).tolist(),
+          [p.double().sum().item() for p in model.parameters()]]), flush=True)
+    dist.destroy_process_group()
+    """
+)
+
+
+@pytest.mark.slow
+def test_a_program_cannot_tell_whether_it_is_digested(tmp_path: Path) -> None:
+    """The same collectives in the flight record, the same numbers, the same version counters."""
+    logs = []
+    for name, policy in (("off", Policy(digests=0)), ("on", Policy(digest_share=1e9))):
+        (tmp_path / name).mkdir()
+        node = Node(tmp_path / name, policy=policy)
+        try:
+            node.launch(WATCHED, ranks=2)
+            node.finish(2)
+            logs.append([node.log(rank).partition("SAW")[2] for rank in range(2)])
+            looks = sum(len(event.rows) for event in node.of(e.DigestsRead))
+            assert looks == 0 if name == "off" else looks >= 24
+        finally:
+            node.close()
+    assert logs[0] == logs[1]
+    assert "allreduce" in logs[0][0]
