@@ -183,7 +183,7 @@ class Watched:
                 groups = (self._whole,)
             by_hand = [group for group in (before.groups if before else ()) if group.how == "hand"]
             members = reduced.get(id(parameter))
-            if members is not None and not wrapped.get(id(parameter)):
+            if members is not None and not groups:
                 by_hand = [Group("hand", "", members)]
             name, marks = names.get(id(parameter), (f"#{at} {list(parameter.shape)}", ()))
             # Megatron's word for what is no replica over all data-parallel ranks.
