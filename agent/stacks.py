@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from harness import processes as kernel
-from harness.agent import flight, processes, spyreport
+from harness.agent import asleep, flight, processes, spyreport
 from harness.agent.spyreport import NoStack
 from harness.sightings import ChildTaken, Frame
 from harness.worker.bootstrap import STACK_SIGNAL
@@ -102,6 +102,7 @@ class Taker:
             frames=stack.frames[: spyreport.MOST_FRAMES],
             user_frame=spyreport.user_frame(stack.frames),
             missing=stack.missing,
+            asleep_seconds=asleep.seconds_left(pid),
         )
 
     async def _spy(self, subject: Subject) -> Stack:

@@ -6,11 +6,15 @@ short a false one, and the second is worse.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.diagnosis.hang import loader
 from harness.diagnosis.hang.scene import Scene
 from harness.diagnosis.waits.stuck import waits_for_loader
 from harness.events import EvidenceTaken
+from harness.incidents import Where
+from harness.sightings import Frame
 
 _IDLE_SHARE = 0.05
 """Of a core: below, a process does nothing but look at a clock now and then."""
@@ -24,6 +28,9 @@ _BUSY_FACTOR = 3.0
 _START_BUSY_FACTOR = 15.0
 _TOLD_FACTOR = 10.0
 """A script that says what it does is believed."""
+_PAUSE_FACTOR = 3.0
+_QUICK_SHARE = 0.5
+_UNTOLD_FACTOR = 1.2
 _LOADER_FACTOR = 2.5
 _FORGIVEN_FACTOR = 2.0
 _USUAL_FACTOR = 2.0
@@ -50,10 +57,14 @@ _WORK_NAMES = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """`seconds` from the last sign of life on; None: as long as it takes. `why` is for people."""
+    """`seconds` from the last sign of life on; None: as long as it takes. `why` is for people.
+
+    `asleep_seconds`: however long it gets, it cannot move before that, counted from the look.
+    """
 
     seconds: float | None
     why: str
+    asleep_seconds: float = 0.0
 
 
 def for_rank(scene: Scene, rank: int) -> Patience:
@@ -69,7 +80,9 @@ def for_rank(scene: Scene, rank: int) -> Patience:
     earlier = scene.attempt.forgiven.get(place_of(evidence), 0) / 1e9
     usual = scene.attempt.pace.usual_ns / 1e9
     return Patience(
-        seconds=max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual), why=base.why
+        seconds=max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual),
+        why=base.why,
+        asleep_seconds=_asleep(scene, rank, evidence),
     )
 
 
@@ -143,18 +156,39 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
         return Patience(seconds=_TOLD_FACTOR * long, why=why)
     if _reads_pipe(evidence):
         return Patience(seconds=policy.stuck_patience, why="a pipe that nobody writes to is silent")
-    if at_work(evidence):
+    if shows_work(evidence.frames, evidence.user_frame):
         return Patience(seconds=long, why="its place in the program shows work")
     if waits_for_loader(scene.waits.ranks[rank]):
-        seconds = _LOADER_FACTOR * policy.stuck_patience
-        return Patience(seconds=seconds, why="a data loader may be late")
+        factor = _LOADER_FACTOR if _may_load(evidence) else _UNTOLD_FACTOR
+        return Patience(seconds=factor * policy.stuck_patience, why="a data loader may be late")
     if not evidence.frames:
         return Patience(seconds=long, why="its stack cannot be seen")
     if _said_since(scene, rank):
         return Patience(seconds=long, why="it has printed meanwhile")
     if _moved(scene, rank, evidence):
         return Patience(seconds=long, why="it moves about in the program")
-    return Patience(seconds=policy.stuck_patience, why="nothing shows that it works")
+    seconds = _UNTOLD_FACTOR * policy.stuck_patience if busy else _unmoved(scene)
+    return Patience(seconds=seconds, why="nothing shows that it works")
+
+
+def _unmoved(scene: Scene) -> float:
+    """For a rank that does nothing at all, by what this attempt has shown: where no pause was long,
+    a long one says more."""
+    limit, longest = scene.policy.stuck_patience, scene.attempt.pace.longest_ns / 1e9
+    if not longest:
+        return limit
+    return min(limit, max(_QUICK_SHARE * limit, _PAUSE_FACTOR * longest))
+
+
+def _asleep(scene: Scene, rank: int, evidence: EvidenceTaken) -> float:
+    """How long it cannot move, whatever happens."""
+    activity = evidence.activity
+    if activity is not None and activity.asleep_seconds is not None:
+        return activity.asleep_seconds
+    if not waits_for_loader(scene.waits.ranks[rank]):
+        return 0.0
+    children = loader.processes_of(evidence)
+    return max((child.asleep_seconds or 0.0 for child in children), default=0.0)
 
 
 def _reads_pipe(evidence: EvidenceTaken) -> bool:
@@ -163,12 +197,21 @@ def _reads_pipe(evidence: EvidenceTaken) -> bool:
     return process is not None and "pipe_read" in process.wchan
 
 
-def at_work(evidence: EvidenceTaken) -> bool:
-    """Whether its stack shows work that takes its time, by library or by the user's names."""
-    at, inside = evidence.user_frame, True
+def _may_load(evidence: EvidenceTaken) -> bool:
+    """Whether a process of its data loader may be waiting for data, or cannot be seen."""
+    children = loader.processes_of(evidence)
+    return not children or any(
+        loader.waits_for_data(child) or shows_work(loader.own_frames(child), child.user_frame)
+        for child in children
+    )
+
+
+def shows_work(frames: Sequence[Frame], at: Where | None) -> bool:
+    """Whether a stack shows work that takes its time, by library or by the user's names."""
+    inside = True
     if at is None:
         return False
-    for frame in evidence.frames:
+    for frame in frames:
         inside = inside and frame.file != at.file
         if _WORK_NAMES.search(frame.function) or (inside and _WORK_FILES.search(frame.file)):
             return True
