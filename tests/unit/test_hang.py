@@ -152,6 +152,26 @@ def test_where_no_pause_was_long_half_the_patience_is_enough() -> None:
     assert POLICY.stuck_patience / 2 <= seconds_still(world) < POLICY.stuck_patience / 2 + 0.7
 
 
+IN_QUEUE = (
+    Frame(file="/usr/lib/python3.11/threading.py", line=1, function="wait"),
+    Frame(file="/usr/lib/python3.11/queue.py", line=1, function="get"),
+    Frame(file=USER.file, line=30, function="mix"),
+)
+IN_LIBRARY = (
+    Frame(file="/v/site-packages/locks/lock.py", line=1, function="acquire"),
+    Frame(file=USER.file, line=30, function="mix"),
+)
+
+
+@pytest.mark.parametrize(("frames", "factor"), [(IN_QUEUE, 2.5), (IN_LIBRARY, 1.0)])
+def test_what_a_rank_waits_for_beyond_its_own_code_may_be_late(
+    frames: tuple[Frame, ...], factor: float
+) -> None:
+    world = stalled(waiting(), waiting(), away(frames=frames), steps=12)
+    assert verdict_within(world, 20) is not None
+    assert 0 <= seconds_still(world) - factor * POLICY.stuck_patience < 0.7
+
+
 def test_where_a_pause_was_long_it_is_not() -> None:
     world = stalled(waiting(), waiting(), away(), steps=12)
     world.step(13, seconds=2.0)

@@ -3,7 +3,8 @@ last ones on their way out."""
 
 from dataclasses import replace
 
-from harness.diagnosis.hang.patience import Patience, for_rank, is_idle, place_of
+from harness.diagnosis.hang.patience import Patience, for_rank, is_idle
+from harness.diagnosis.hang.places import place_of
 from harness.diagnosis.hang.scene import Scene
 from harness.diagnosis.signature import Signature, place_text
 from harness.events import EvidenceTaken

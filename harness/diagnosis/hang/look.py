@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from harness import events as e
-from harness.diagnosis.hang import alone, loader, patience
+from harness.diagnosis.hang import alone, loader, patience, places
 from harness.diagnosis.hang.scene import Scene, scene_of
 from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.diagnosis.signature import Signature, place_text
@@ -102,7 +102,7 @@ def _again(
         why=why,
         again_ns=again_ns,
         ranks=() if rank is None else (rank,),
-        place="" if evidence is None else patience.place_of(evidence),
+        place="" if evidence is None else places.place_of(evidence),
         settled=not fresh,
     )
 
