@@ -24,6 +24,15 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadTaken:
+    """A Python thread of a rank besides the main one, and where it stands: in the user's code, or
+    without any in a library."""
+
+    name: str
+    where: Where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChildTaken:
     """A Python child of a rank. `frames` is its main thread's stack, innermost first."""
 

@@ -19,7 +19,7 @@ def prepare():
 
 
 threading.Thread(target=prepare, daemon=True).start()
-for step in range(60):
+for _ in range(60):
     batch = batches.get()
     dist.all_reduce(batch)
     time.sleep(0.06)

@@ -12,7 +12,14 @@ from harness import recovery
 from harness.collectives import GroupCreation
 from harness.incidents import Incident, Where
 from harness.policy import Policy
-from harness.sightings import Activity, ChildTaken, ExceptionInHand, Frame, ProcessFacts
+from harness.sightings import (
+    Activity,
+    ChildTaken,
+    ExceptionInHand,
+    Frame,
+    ProcessFacts,
+    ThreadTaken,
+)
 from tests.replay.world import SECOND, World, collective
 
 USER = Where(file="/home/u/train.py", line=30, function="mix")
@@ -457,6 +464,7 @@ def test_a_pool_of_threads_that_is_joined_at_the_end() -> None:
             Frame(file=f"{lib}/threading.py", line=1, function="_shutdown"),
         ),
         user_frame=None,
+        threads=(ThreadTaken(name="uploader", where=replace(USER, function="upload")),),
     )
     world = stalled(joined, joined, joined)
     world.exit(0, 0)
@@ -464,6 +472,8 @@ def test_a_pool_of_threads_that_is_joined_at_the_end() -> None:
     incident = verdict_within(world, 15)
     assert incident is not None
     assert incident.verdict.verdict == "teardown_hang"
+    assert "its thread uploader is in upload" in incident.verdict.cause
+    assert incident.verdict.where == replace(USER, function="upload")
 
 
 def test_an_exit_handler_that_does_not_end() -> None:
