@@ -53,7 +53,8 @@ def main_thread(report: bytes, pid: int) -> tuple[tuple[Frame, ...], tuple[tuple
 def other_threads(report: bytes, pid: int) -> tuple[ThreadTaken, ...]:
     """Threads in a py-spy report besides the main one; at most `MOST_THREADS`, those that stand
     in the user's code first."""
-    by_user, by_others = [], []
+    by_user: list[ThreadTaken] = []
+    by_others: list[ThreadTaken] = []
     for thread in json.loads(report):
         if thread.get("os_thread_id") == pid or thread.get("thread_name") == "MainThread":
             continue

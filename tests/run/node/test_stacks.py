@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ def test_other_threads_of_a_report_with_those_in_the_users_code_first() -> None:
         frames = [{"filename": file, "line": 7, "name": function} for file, function in places]
         return {"thread_name": name, "os_thread_id": at, "frames": frames}
 
-    waits = ("/usr/lib/python3.11/threading.py", "wait")
+    waits = (threading.__file__, "wait")
     report = [
         thread("MainThread", 41, ("/home/me/train.py", "main")),
         thread("logger", 42, waits),
