@@ -18,6 +18,7 @@ from harness.sightings import (
     Pulse,
     RankStack,
     TensorDigests,
+    ThreadTaken,
 )
 
 
@@ -46,6 +47,8 @@ class EvidenceTaken:
     """The rank's own process groups, and those it is still creating, oldest first."""
     children: tuple[ChildTaken, ...] = ()
     """Its Python children: data loaders and the like."""
+    threads: tuple[ThreadTaken, ...] = ()
+    """Other Python threads, a few of them."""
     record_age: float | None = None
     """Of a rank that died without a word: seconds between `collectives` and its end."""
     pulse: Pulse | None = None
