@@ -19,6 +19,7 @@ from harness import events as e
 from harness import orders as o
 from harness.agent.workers import Worker
 from harness.sightings import DigestPart, DigestRow, TensorDigests
+from harness.topology import runs_of
 from harness.worker.digestlog import Values
 
 _PAUSE_SECONDS = 0.2
@@ -212,7 +213,7 @@ def _part(
         name=names[0] if single else f"{names[0]} … {names[-1]}",
         tensors=len(tensors),
         ranks=(rank,),
-        members=members,
+        members=runs_of(members),
         axis=axis,
         place=plan["place"],
         marks=tuple(tensors[0][4]) if single else (),

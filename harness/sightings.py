@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from harness.incidents import Where
+from harness.topology import Runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ class DigestPart:
 
     `part` is a number made of all that must be alike for digests to be comparable. `site`: what
     they are (parameters, gradients, optimizer state, buffers, variables). `how` says who declares
-    `members`, global ranks, to be equal (ddp, fsdp, zero, dtensor, hand: their gradients are summed
+    `members`, global ranks as runs, to be equal (ddp, fsdp, zero, dtensor, hand: their gradients are summed
     over them by the program) or different (sharded); learnt: nobody does, and there are none.
     """
 
@@ -150,7 +151,7 @@ class DigestPart:
     tensors: int
     ranks: tuple[int, ...]
     """Those of the node that have it."""
-    members: tuple[int, ...] = ()
+    members: Runs = ()
     axis: str = ""
     place: str = ""
     """Line of the program where variables are looked at, as `file:line:function`."""

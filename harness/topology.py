@@ -81,6 +81,29 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return ",".join(parts)
 
 
+Runs = tuple[tuple[int, int, int], ...]
+"""Ranks as (first, step, count): the groups of a mesh are one or few, however large."""
+
+
+def runs_of(ranks: Sequence[int]) -> Runs:
+    """`ranks` in this order as runs."""
+    runs: list[tuple[int, int, int]] = []
+    for rank in ranks:
+        first, step, count = runs[-1] if runs else (0, 0, 0)
+        if count == 1 and rank != first:
+            runs[-1] = (first, rank - first, 2)
+        elif count > 1 and rank == first + step * count:
+            runs[-1] = (first, step, count + 1)
+        else:
+            runs.append((rank, 1, 1))
+    return tuple(runs)
+
+
+def ranks_of(runs: Runs) -> tuple[int, ...]:
+    """The ranks of `runs`."""
+    return tuple(first + step * at for first, step, count in runs for at in range(count))
+
+
 def ranks_name(ranks: Sequence[int]) -> str:
     """`[3]` as `rank 3`, `[0, 1, 2]` as `ranks 0-2`."""
     return f"rank{'' if len(set(ranks)) == 1 else 's'} {ranks_text(ranks)}"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from harness.sightings import DigestPart, DigestRow
+from harness.topology import ranks_of
 
 _MOST_PENDING = 16
 _RELAXED = 4
@@ -64,6 +65,7 @@ class Track:
     (or its gradient)."""
 
     part: DigestPart
+    members: frozenset[int] = frozenset()
     told: set[int] = field(default_factory=set)
     groups: dict[int, frozenset[int]] = field(default_factory=dict)
     marks: set[str] = field(default_factory=set)
@@ -89,11 +91,20 @@ class Track:
     def expected(self, world_size: int) -> frozenset[int]:
         """The ranks that are waited for."""
         if self.part.how not in LEARNT:
-            return frozenset(self.part.members)
+            return self.members
         return self._who(world_size)
 
+    def _needed(self, world_size: int) -> int:
+        if self.part.how not in LEARNT:
+            return len(self.members)
+        return len(self.told) if self._relaxed else world_size
+
+    @property
+    def _relaxed(self) -> bool:
+        return len(self.pending) > _RELAXED or self.looks > 0
+
     def _who(self, world_size: int) -> frozenset[int]:
-        if len(self.pending) > _RELAXED or self.looks:
+        if self._relaxed:
             return frozenset(self.told)
         return frozenset(range(world_size))
 
@@ -105,8 +116,11 @@ class Track:
         values = self.pending.setdefault(row.count, {})
         values.setdefault(row.value, set()).update(row.ranks)
         self.progress.setdefault(row.count, {}).update(dict.fromkeys(row.ranks, row.progress))
-        present = {rank for ranks in values.values() for rank in ranks}
-        if not self.expected(world_size) <= present or len(present) < 2:
+        # Counted first: to compare sets for each row would cost each rank what all have told.
+        present = self.progress[row.count]
+        if len(present) < max(2, self._needed(world_size)) or not (
+            self.expected(world_size) <= present.keys()
+        ):
             if len(self.pending) > _MOST_PENDING:
                 self._forget(min(self.pending))
             return None
@@ -198,12 +212,13 @@ class Replicas:
         if track is None:
             if len(self.tracks) >= self.most(world_size):
                 return
-            track = self.tracks[part.part] = Track(part=part)
+            members = frozenset(ranks_of(part.members))
+            track = self.tracks[part.part] = Track(part=part, members=members)
         track.marks.update(part.marks)
         if part.how in LEARNT and part.members:
             track.part = part
-            for rank in part.members:
-                track.groups[rank] = frozenset(part.members)
+            members = frozenset(ranks_of(part.members))
+            track.groups.update(dict.fromkeys(members, members))
 
     def clean(self) -> Look | None:
         """The last look before the first suspicion of a change: what was saved later may be bad."""

@@ -1,0 +1,258 @@
+"""Digests of simulated ranks: what is concluded, and what never is."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from harness import events as e
+from harness.diagnosis import replicas
+from harness.incidents import Finding
+from harness.sightings import DigestPart, DigestRow, TensorDigests
+from harness.state import AttemptState, digesting
+from harness.topology import ranks_of, runs_of
+
+WORLD = 4
+
+
+def part(**changes: Any) -> DigestPart:
+    fields: dict[str, Any] = {
+        "part": 1,
+        "site": "parameters",
+        "how": "ddp",
+        "name": "a … z",
+        "tensors": 40,
+        "ranks": tuple(range(WORLD)),
+        "members": tuple(range(WORLD)),
+        **changes,
+    }
+    return DigestPart(**{**fields, "members": runs_of(fields["members"])})
+
+
+def variable(number: int, **changes: Any) -> DigestPart:
+    fields = {"site": "variables", "how": "hand", "tensors": 1, "place": "t.py:9:f", **changes}
+    return part(part=number, **fields)
+
+
+class Ranks:
+    """An attempt that is told of digests."""
+
+    def __init__(self, *parts: DigestPart, world: int = WORLD) -> None:
+        self.attempt = AttemptState(
+            index=0, world_size=world, ranks={}, nodes={}, why="", started_ns=0
+        )
+        self.at_ns = 0
+        self.tell(e.DigestsRead(node_rank=0, rows=(), parts=parts))
+
+    def tell(self, event: e.DigestsRead | e.DigestsTold) -> None:
+        digesting.note(self.attempt, ("agent:0", 3), event)
+
+    def look(
+        self, count: int, values: Mapping[int, int], *, number: int = 1, ahead: int | None = None
+    ) -> None:
+        """`values` by rank; rank `ahead` has called one collective more by then."""
+        self.at_ns += 1
+        rows = tuple(
+            DigestRow(
+                part=number, count=count, value=value, ranks=(rank,), step=count // 2,
+                at_ns=self.at_ns, progress=count + (rank == ahead),
+            )
+            for rank, value in values.items()
+        )  # fmt: skip
+        self.tell(e.DigestsRead(node_rank=0, rows=rows))
+
+    def alike(self, counts: Iterable[int], number: int = 1) -> None:
+        for count in counts:
+            self.look(count, dict.fromkeys(range(WORLD), count // 2), number=number)
+
+    def differ(self, tensors: int, odd: int) -> None:
+        """The answer to the question which tensors of the part are other ones on rank `odd`."""
+        for known in replicas.unnamed(self.attempt):
+            names = tuple(f"t{at}" for at in range(40))
+            same = tuple(range(40))
+            other = tuple(at + 100 * (at < tensors) for at in range(40))
+            rest = tuple(rank for rank in range(WORLD) if rank != odd)
+            told = (
+                TensorDigests(ranks=rest, values=same),
+                TensorDigests(ranks=(odd,), values=other),
+            )
+            self.tell(
+                e.DigestsTold(
+                    node_rank=0, attempt=0, part=known.track.part.part, count=known.at.count,
+                    names=names, ranks=told,
+                )
+            )  # fmt: skip
+            known.asked, known.asked_ns = {0}, 1
+
+    def said(self) -> list[tuple[str, tuple[int, ...], str]]:
+        return [(f.verdict, f.ranks, f.confidence) for f in self.found()]
+
+    def found(self) -> list[Finding]:
+        return replicas.find(self.attempt)
+
+
+def apart(count: int, odd: int, base: int = 0) -> dict[int, int]:
+    return {rank: base + count // 2 + 1000 * (rank == odd) for rank in range(WORLD)}
+
+
+def test_one_rank_of_four_with_one_other_tensor() -> None:
+    ranks = Ranks(part())
+    ranks.alike(range(2, 9))
+    ranks.look(9, apart(9, 2))
+    assert ranks.said() == []
+    ranks.look(10, apart(10, 2))
+    assert ranks.said() == []  # which tensors differ is not known yet
+    ranks.differ(1, odd=2)
+    (finding,) = ranks.found()
+    assert (finding.verdict, finding.ranks) == ("silent_data_corruption", (2,))
+    assert "parameter t0 " in finding.cause
+    assert finding.confidence == "likely"  # a program that treats rank 2 otherwise looks like this
+
+
+def test_many_other_tensors_are_the_programs_doing() -> None:
+    ranks = Ranks(part())
+    ranks.alike(range(2, 9))
+    ranks.look(9, apart(9, 2))
+    ranks.look(10, apart(10, 2))
+    ranks.differ(40, odd=2)
+    assert ranks.said() == [("replica_divergence", (2,), "likely")]
+
+
+def test_memory_that_changes_between_steps_accuses_itself_of_two() -> None:
+    ranks = Ranks(part(members=(0, 1)))
+    for count in range(2, 8):
+        ranks.look(count, {0: count // 2, 1: count // 2})
+    ranks.look(8, {0: 3, 1: 77})  # the digests after step 3 were 3 on both
+    ranks.differ(1, odd=1)
+    assert ranks.said() == [("silent_data_corruption", (1,), "proven")]
+
+
+def test_two_that_differ_after_an_update_are_both_named() -> None:
+    ranks = Ranks(part(members=(0, 1)))
+    for count in range(2, 9):
+        ranks.look(count, {0: count // 2, 1: count // 2})
+    ranks.look(9, {0: 5, 1: 77})
+    ranks.look(10, {0: 5, 1: 77})
+    ranks.differ(1, odd=1)
+    assert ranks.said() == [("silent_data_corruption", (0, 1), "possible")]
+
+
+def test_all_ranks_change_their_parameters_between_steps() -> None:
+    ranks = Ranks(part())
+    ranks.alike(range(2, 8))
+    ranks.look(8, dict.fromkeys(range(WORLD), 55))  # weights clipped by hand
+    ranks.alike(range(9, 14))
+    assert ranks.attempt.replicas.suspicions == []
+
+
+def test_never_equal() -> None:
+    ranks = Ranks(part())
+    for count in range(2, 5):
+        ranks.look(count, {rank: rank + 10 * count for rank in range(WORLD)})
+    ranks.differ(40, odd=0)
+    assert ranks.said() == [("replica_divergence", (0, 1, 2, 3), "proven")]
+
+
+def test_over_a_model_axis() -> None:
+    ranks = Ranks(variable(1, site="parameters", how="dtensor", axis="tp", members=(0, 1)))
+    for count in range(2, 5):
+        ranks.look(count, {0: count, 1: -count})
+    assert ranks.said() == [("tp_replicated_param_divergence", (0, 1), "proven")]
+
+
+def test_what_is_missing_late_or_lost_is_no_difference() -> None:
+    ranks = Ranks(part())
+    for count in range(2, 200):
+        present = range(WORLD) if count % 3 else range(WORLD - 1)
+        ranks.look(count, dict.fromkeys(present, count // 2))
+    for count in range(4, 100):  # a node that tells again, or too late
+        ranks.look(count, {3: 999})
+    ranks.alike(range(300, 320))
+    assert ranks.attempt.replicas.suspicions == []
+    (track,) = ranks.attempt.replicas.tracks.values()
+    assert len(track.pending) <= 16
+
+
+def test_ranks_that_did_not_do_the_same_are_not_compared() -> None:
+    ranks = Ranks(part())
+    ranks.alike(range(2, 9))
+    for count in range(9, 20):
+        ranks.look(count, apart(count, 2), ahead=2)
+    assert ranks.attempt.replicas.suspicions == []
+
+
+def test_other_tensors_on_one_rank_are_not_compared() -> None:
+    members = tuple(range(WORLD))
+    ranks = Ranks(part(ranks=(0, 1, 2)), part(part=2, ranks=(3,), members=members))
+    for count in range(2, 40):
+        ranks.look(count, dict.fromkeys(range(3), count))
+        ranks.look(count, {3: -count}, number=2)
+    assert ranks.attempt.replicas.suspicions == []
+
+
+def test_a_wrong_gradient_is_seen_in_one_look() -> None:
+    ranks = Ranks(part(site="gradients"))
+    ranks.alike(range(2, 9))
+    ranks.look(9, apart(9, 1))
+    ranks.differ(1, odd=1)
+    assert ranks.said() == [("silent_data_corruption", (1,), "likely")]
+
+
+# --- what nobody declares ------------------------------------------------------------------------
+
+
+def test_a_variable_is_learnt_before_it_is_missed() -> None:
+    """Equal and changing over four looks: then it counts; equal and constant does not."""
+    for moving in (True, False):
+        ranks = Ranks(variable(1, name="w", shape=(64,), marks=("mixed", "kept")))
+        for count in range(1, 8):
+            ranks.look(count, dict.fromkeys(range(WORLD), count if moving else 5))
+        for count in range(8, 11):
+            ranks.look(count, {r: count + 100 * (r == 2) for r in range(WORLD)})
+        assert bool(ranks.attempt.replicas.suspicions) == moving
+
+
+def test_alike_again_means_nothing() -> None:
+    ranks = Ranks(variable(1, name="net.weight", shape=(8, 32), marks=("mixed", "kept", "leaf")))
+    for count in range(1, 60):
+        alike = count % 4 == 1
+        ranks.look(count, {r: count + (0 if alike else r) for r in range(WORLD)})
+    assert ranks.attempt.replicas.suspicions == []
+
+
+def test_shards_with_a_whole_tensor_that_went_apart() -> None:
+    """Rank 2 d + t: data-parallel pairs (0, 2) and (1, 3), each of which sums its gradients."""
+    pairs = [dict(members=(t, t + 2), ranks=(t, t + 2)) for t in (0, 1)]
+    names = [("ln", (16,), ("ones",)), ("shard", (16, 8), ("mixed",)), ("bias", (8,), ("zeros",))]
+    parts = [
+        variable(at, name=name, shape=shape, marks=marks, **pair)
+        for at, (name, shape, marks) in enumerate(names)
+        for pair in pairs
+    ]
+    ranks = Ranks(*parts)
+    for count in range(1, 8):
+        by_tp = {rank: count + 50 * (rank % 2) for rank in range(WORLD)}
+        ranks.look(count, dict.fromkeys(range(WORLD), 1) if count == 1 else by_tp, number=0)
+        ranks.look(count, by_tp, number=1)
+        ranks.look(count, dict.fromkeys(range(WORLD), 1) if count == 1 else by_tp, number=2)
+    assert ranks.said() == [("tp_replicated_param_divergence", (0, 1, 2, 3), "likely")]
+    assert [known.track.part.name for known in ranks.attempt.replicas.suspicions] == ["ln"]
+
+
+def test_groups_are_told_as_runs() -> None:
+    for ranks in ((), (3,), (0, 1, 2), (1, 9, 17, 25), (4, 2, 0), (0, 1, 5, 9, 13), (7, 7)):
+        assert ranks_of(runs_of(ranks)) == ranks
+    assert runs_of(range(3, 16384, 8)) == ((3, 8, 2048),)
+
+
+def test_a_thousand_ranks_cost_what_each_costs() -> None:
+    world = 2048
+    ranks = Ranks(part(members=tuple(range(world)), ranks=tuple(range(world))), world=world)
+    for count in range(2, 40):
+        for node in range(0, world, 8):
+            row = DigestRow(
+                part=1, count=count, value=count // 2, ranks=tuple(range(node, node + 8)),
+                step=count // 2, at_ns=count, progress=count,
+            )  # fmt: skip
+            ranks.tell(e.DigestsRead(node_rank=node // 8, rows=(row,)))
+    (track,) = ranks.attempt.replicas.tracks.values()
+    assert (track.looks, len(track.pending), ranks.attempt.replicas.suspicions) == (38, 0, [])
+    assert ranks.attempt.replicas.verified_step(range(world)) == 19
