@@ -135,11 +135,15 @@ def _cost(state: RunState, incident: Incident) -> str:
         return (
             f"from step {reached - incident.lost_steps}: {_steps(incident.lost_steps)} done again"
         )
-    mark = state.newest_restore_point
+    corrupted = incident.verdict.verdict == "silent_data_corruption"
+    mark = state.clean_restore_point if corrupted else state.newest_restore_point
     if mark is not None:
         return f"from the checkpoint of step {mark.step}: {_steps(reached - mark.step)} done again"
-    if state.checkpoints or (attempt is not None and goodput.tells_progress(attempt)):
+    told = state.checkpoints or (attempt is not None and goodput.tells_progress(attempt))
+    if told and not corrupted:
         return f"from the beginning: no checkpoint is whole, {_steps(reached)} done again"
+    if corrupted:
+        return "to what the script itself saved before it, or to the beginning"
     if incident.action == "rollback":
         return "to the checkpoint before, which the script then finds as its newest"
     return "from what the script itself loads: it reports no checkpoints to Harness"
@@ -207,6 +211,11 @@ _WHAT = {
     "checkpoint_corrupt": "cannot read its checkpoint",
     "checkpoint_save_failed": "could not save a checkpoint",
     "checkpoint_step_mismatch": "went on from different steps",
+    "silent_data_corruption": "has other bits than its replicas",
+    "replica_divergence": "is no replica of the others",
+    "tp_replicated_param_divergence": "hold another copy of what is not cut",
+    "buffers_differ": "hold other buffers",
+    "unexpected_replication": "lost what was its own",
     "nonfinite": "met a number that is not finite",
 }
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness import events as e
-from harness.checkpoints import CheckpointMark
 from harness.diagnosis import replicas
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
@@ -43,6 +42,7 @@ OUTSIDE_SIGNALS = frozenset({"SIGINT", "SIGKILL", "SIGTERM", "SIGHUP", "SIGUSR1"
 
 
 ASIDE_SUFFIX = ".set-aside"
+_MOST_NAMED = 4
 _SOON_OPERATIONS = 200
 """Collectives from a load on in which a bad checkpoint shows itself."""
 
@@ -287,31 +287,20 @@ def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
 
 def _clean_text(state: RunState, paths: Mapping[str, int]) -> str:
     """What the next attempt begins from after a corruption."""
-    point = clean_restore_point(state)
-    marks = [mark for mark in state.checkpoints.values() if mark.path not in paths]
-    newest = max(marks, key=lambda mark: mark.step, default=None) if point is None else point
-    if newest is None and not paths:
-        return "there is no checkpoint from before it that the run knows of; the script starts anew"
-    names = ", ".join(sorted({os.path.basename(path) for path in paths}))
-    aside_text = f"{names} came after it and gets the suffix {ASIDE_SUFFIX}" if paths else ""
-    vouched = " (certified)" if point is not None and is_certified(state, point) else ""
-    back = f"step {newest.step}{vouched} is the newest checkpoint before it" if newest else ""
-    return "; ".join(filter(None, (aside_text, back)))
-
-
-def is_certified(state: RunState, mark: CheckpointMark) -> bool:
-    """Whether the replicas are known to have agreed on it."""
-    return any(mark.path in attempt.replicas.vouched for attempt in state.attempts)
-
-
-def clean_restore_point(state: RunState) -> CheckpointMark | None:
-    """The newest whole checkpoint saved before the first difference was seen."""
-    attempt = state.attempt
-    clean = None if attempt is None else attempt.replicas.clean()
-    if clean is None:
-        return None
-    whole = [m for m in state.checkpoints.values() if 0 < m.whole_ns <= clean.at_ns]
-    return max(whole, key=lambda mark: mark.step, default=None)
+    point, said = state.clean_restore_point, []
+    if paths:
+        names = sorted({os.path.basename(path) for path in paths})
+        shown = ", ".join(names[:_MOST_NAMED])
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        said.append(f"saved since then and given the suffix {ASIDE_SUFFIX}: {shown}{more}")
+    kept = set() if state.attempt is None else state.attempt.replicas.saved_ns.keys() - paths.keys()
+    if point is not None:
+        vouched = any(point.path in attempt.replicas.vouched for attempt in state.attempts)
+        word = "certified " if vouched else ""
+        said.append(f"the {word}checkpoint of step {point.step} is from before it")
+    elif kept:
+        said.append(f"{os.path.basename(max(kept))} is from before it")
+    return "; ".join(said) or "no checkpoint is known of; the script starts anew"
 
 
 def _tainted(state: RunState) -> dict[str, int]:

@@ -25,8 +25,12 @@ def install(guest: Guest) -> None:
     hooks: dict[str, Callable[[Any], None]] = {
         "torch.optim.optimizer": _optimizers_arrived,
         "torch.autograd": lambda module: marks.watch_backward(module, _marker),
-        "torch.nn.parallel.distributed": _ddp_arrived,
-        "torch.distributed.fsdp.fully_sharded_data_parallel": _fsdp_arrived,
+        "torch.nn.parallel.distributed": lambda module: marks.watch_forward(
+            module, "DistributedDataParallel", _marker
+        ),
+        "torch.distributed.fsdp.fully_sharded_data_parallel": lambda module: marks.watch_forward(
+            module, "FullyShardedDataParallel", _marker
+        ),
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed.device_mesh": watch_meshes,
         "torch.distributed.rendezvous": rendezvous.separate_groups,
@@ -82,16 +86,6 @@ def _optimizers_arrived(module: Any) -> None:
     count_steps(module)
     marks.watch_steps(module, _marker)
     witness.watch_steps(module, _witness)
-
-
-def _ddp_arrived(module: Any) -> None:
-    marks.watch_forward(module, "DistributedDataParallel", _marker)
-    witness.WRAPPERS.watch_ddp(module)
-
-
-def _fsdp_arrived(module: Any) -> None:
-    marks.watch_forward(module, "FullyShardedDataParallel", _marker)
-    witness.WRAPPERS.watch_fsdp(module)
 
 
 def _witness() -> witness.Witness | None:
