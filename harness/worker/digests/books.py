@@ -23,7 +23,7 @@ _DRIFTS, _DRIFT = 1 << 20, 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A tensor and what is known of it. `marks` are words for the agent, see docs/digests.md."""
+    """A tensor and what is known of it. `marks` are words for the agent, see docs/replicas.md."""
 
     name: str
     groups: tuple[Group, ...] = ()
