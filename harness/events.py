@@ -14,6 +14,7 @@ from harness.membership import HostStruck as HostStruck
 from harness.membership import NodesAwaited as NodesAwaited
 from harness.membership import Regrouping as Regrouping
 from harness.membership import Strike
+from harness.observations import CheckpointFlaw as CheckpointFlaw
 from harness.observations import EvidenceComplete as EvidenceComplete
 from harness.observations import EvidenceTaken as EvidenceTaken
 from harness.observations import MarksDiffer as MarksDiffer
@@ -418,6 +419,7 @@ Event = (
     | CheckpointFile
     | FilesSetAside
     | CheckpointFailed
+    | CheckpointFlaw
     | StopStepTaken
     | FactsLost
     | PulsesRead

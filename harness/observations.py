@@ -79,6 +79,24 @@ class StacksTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFlaw:
+    """Something is wrong with checkpoint files below a watched folder, as the files show it.
+
+    `kind`: torn (ends too soon), damaged, rewritten (other bytes than when it was finished),
+    incomplete (a part of a set is missing), mixed (parts of different steps), early (a pointer that
+    was moved before what it points at was whole), or mended: nothing is wrong with `path` any more.
+    """
+
+    node_rank: int
+    kind: str
+    path: str
+    why: str = ""
+    step: int | None = None
+    aside: tuple[str, ...] = ()
+    """What must have another name before anybody resumes; nothing where no older one is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MarksDiffer:
     """Ranks came to the same `count`-th mark of their program with different numbers of
     collectives of a group behind them, and so ever since.

@@ -4,6 +4,7 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
+from harness.checkpointnames import ASIDE_SUFFIX
 from harness.diagnosis import conclude, diagnose, patience_ends_ns, standing, standing_verdict
 from harness.errors import ExitCode
 from harness.goodput import lost_steps
@@ -32,7 +33,7 @@ from harness.recovery.launching import (
 from harness.recovery.members import grow
 from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns, stop_wanted
 from harness.recovery.quarantine import quarantine_notices, strikes
-from harness.recovery.remedy import ASIDE_SUFFIX, aside, incident_of
+from harness.recovery.remedy import aside, incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.watching import watch, watch_by_ns
 from harness.state import AttemptState, Collection, RunState

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness import events as e
+from harness.checkpointnames import ASIDE_SUFFIX
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
@@ -40,7 +41,6 @@ OUTSIDE_SIGNALS = frozenset({"SIGINT", "SIGKILL", "SIGTERM", "SIGHUP", "SIGUSR1"
 """Signals that somebody sends; a program does not come to them by itself."""
 
 
-ASIDE_SUFFIX = ".set-aside"
 _SOON_OPERATIONS = 200
 """Collectives from a load on in which a bad checkpoint shows itself."""
 

@@ -6,6 +6,7 @@ from harness.state.words import AttemptState, RunState
 
 _MOST = 8
 """Kept of each rank."""
+_MOST_FLAWS = 256
 
 
 def saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
@@ -33,12 +34,17 @@ def saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
 def note(
     attempt: AttemptState,
     stamp: e.Stamp,
-    event: e.CheckpointFile | e.CheckpointFailed | e.FilesSetAside,
+    event: e.CheckpointFile | e.CheckpointFailed | e.CheckpointFlaw | e.FilesSetAside,
 ) -> None:
     """What a script did with a file of its own, could not do, or was spared from."""
     match event:
         case e.FilesSetAside():
             attempt.set_aside[event.node_rank] = event
+        case e.CheckpointFlaw(kind="mended"):
+            attempt.flaws.pop((event.node_rank, event.path), None)
+        case e.CheckpointFlaw():
+            if len(attempt.flaws) < _MOST_FLAWS:
+                attempt.flaws[event.node_rank, event.path] = (event, (stamp.source, stamp.seq))
         case e.CheckpointFailed():
             failed = e.CheckpointFile(
                 rank=event.rank,

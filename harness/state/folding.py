@@ -121,6 +121,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.CheckpointFile()
             | e.FilesSetAside()
             | e.CheckpointFailed()
+            | e.CheckpointFlaw()
             | e.StopStepTaken()
             | e.FactsLost()
             | e.PulsesRead()
@@ -215,7 +216,7 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 attempt.resumed_step = event.step
                 if (rank := attempt.ranks.get(event.rank)) is not None:
                     booking.loaded(attempt, rank, event.seconds, stamp.wall_ns)
-        case e.CheckpointFile() | e.CheckpointFailed() | e.FilesSetAside():
+        case e.CheckpointFile() | e.CheckpointFailed() | e.CheckpointFlaw() | e.FilesSetAside():
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
                 files.note(attempt, stamp, event)
