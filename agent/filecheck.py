@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 from harness.agent import inertpickle
 
 _ZIP = b"PK\x03\x04"
+_ZIP_END = b"PK\x05\x06"
+_ZIP_END_BYTES, _ZIP_COMMENT = 22, 65_535
 _LOCAL_HEADER = 30
 _CHUNK = 1 << 20
 _LARGEST_PICKLE = 32 << 20
@@ -185,6 +187,8 @@ def _archives(file: BinaryIO, found: Outline, steps: bool) -> Outline:
     for _ in range(_MOST_ARCHIVES):
         part = io.BufferedReader(_Part(file, end))
         try:
+            if not _ends_there(part, end):
+                raise zipfile.BadZipFile
             archive = zipfile.ZipFile(part)
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
             if end == found.size:
@@ -202,6 +206,18 @@ def _archives(file: BinaryIO, found: Outline, steps: bool) -> Outline:
             return found
         end = begin
     return found
+
+
+def _ends_there(file: BinaryIO, end: int) -> bool:
+    """Whether an archive ends with the file; zipfile takes one that ends within it as well."""
+    file.seek(max(0, end - _ZIP_END_BYTES))
+    if file.read(_ZIP_END_BYTES).startswith(_ZIP_END):
+        return True
+    file.seek(max(0, end - _ZIP_END_BYTES - _ZIP_COMMENT))
+    tail = file.read()
+    at = tail.rfind(_ZIP_END)
+    comment = tail[at + _ZIP_END_BYTES - 2 : at + _ZIP_END_BYTES]
+    return at >= 0 and at + _ZIP_END_BYTES + int.from_bytes(comment, "little") == len(tail)
 
 
 def _spans(file: BinaryIO, archive: zipfile.ZipFile) -> list[Span]:

@@ -175,7 +175,7 @@ def points_at_nothing(pointed: str, step: int | None) -> bool:
     stems = {os.path.splitext(entry)[0] for entry in entries}
     if name in stems:
         return False
-    if not name.isdigit():
-        return True
+    if step is None:
+        return is_data(name)  # else it may be any word
     numbered = {step_of(entry) for entry in entries if not is_unfinished(entry)}
     return step not in numbered and bool(numbered - {None})

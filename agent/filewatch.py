@@ -1,8 +1,8 @@
 """The process that looks at checkpoint files below watched folders, beside the training.
 
 It is started by the agent and lives as long: JSON lines come on stdin (`begin`, `settle`, `end` by
-closing it), JSON lines go to stdout (`flaw`, `mended`, `say`, `settled`). It runs only on time that
-nobody else wants, reads at most so many bytes a second, and each version of a file once.
+closing it), JSON lines go to stdout (`flaw`, `mended`, `say`, `settled`). It gives way to
+the ranks, reads at most so many bytes a second, and each version of a file once.
 """
 
 import argparse
@@ -26,10 +26,13 @@ from harness.agent.savedfiles import SavedFiles
 BYTES_A_SECOND = 64 << 20
 _BURST = 8 << 20
 _MEMORY = 2 << 30
+_NICE = 10
+"""A tenth of what a rank gets where both want a core. Not the idle class: a restart waits for the
+last look at the files, on a machine that may be busy with something else."""
 _LOOK_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-_IO_IDLE = 3 << 13
+_IO_LAST = 2 << 13 | 7
 
 
 def main() -> int:
@@ -45,20 +48,18 @@ def main() -> int:
 
 
 def be_the_last(agent: int) -> None:
-    """Run when nobody else wants to, in little memory, and no longer than the agent."""
+    """Give way to others, take little memory, and live no longer than the agent."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != agent:
         sys.exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(19)
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.nice(_NICE)
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
-        file.write("19")  # where each session has its own share of the CPU
+        file.write(str(_NICE))  # where each session has its own share of the CPU
     if (call := _IOPRIO_SET.get(platform.machine())) is not None:
-        libc.syscall(call, 1, 0, _IO_IDLE)
+        libc.syscall(call, 1, 0, _IO_LAST)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
 
@@ -124,6 +125,7 @@ class Watcher:
         return bool(data)
 
     def _settle(self, number: int) -> None:
+        self._look_for_folders()
         self._take_changes()
         now = time.monotonic()
         for files in self._roots.values():

@@ -16,7 +16,7 @@ from harness.config import Job
 from harness.orders import SetAside, StartWorkers
 from harness.worker.bootstrap import start_code
 
-_SETTLE_SECONDS = 3.0
+_SETTLE_SECONDS = 5.0
 """Longest wait for a last look at the files, once all ranks of the node are gone."""
 
 
@@ -40,8 +40,8 @@ class WatchKeeper:
         self._pending = b""
         self._asked = 0
         self._settled: asyncio.Future[None] | None = None
-        self._flawed: dict[str, tuple[str, ...]] = {}
-        """What must be set aside, by the file that is the reason."""
+        self._flawed: dict[str, e.CheckpointFlaw] = {}
+        """By path."""
         self._told: set[str] = set()
         """All that was ever to be set aside for such a reason."""
 
@@ -95,8 +95,10 @@ class WatchKeeper:
         """Carry out `order`, without what has become whole since it was found bad: on another node
         somebody may have finished it meanwhile."""
         await self.settle()
-        bad = {path for aside in self._flawed.values() for path in aside}
+        bad = {path: flaw for flaw in self._flawed.values() for path in flaw.aside}
         paths = tuple(path for path in order.paths if path not in self._told or path in bad)
+        for why in dict.fromkeys(bad[path].why for path in paths if path in bad):
+            self._notice(f"harness: {why}")
         order = replace(order, paths=paths)
         self._report(torn.carry_out(order, self._node_rank, self._notice))
 
@@ -141,9 +143,10 @@ class WatchKeeper:
         match said:
             case {"flaw": flaw}:
                 aside = tuple(flaw.pop("aside"))
-                self._flawed[flaw["path"]] = aside
+                event = e.CheckpointFlaw(node_rank=self._node_rank, aside=aside, **flaw)
+                self._flawed[event.path] = event
                 self._told.update(aside)
-                self._report(e.CheckpointFlaw(node_rank=self._node_rank, aside=aside, **flaw))
+                self._report(event)
             case {"mended": path}:
                 if self._flawed.pop(path, None) is not None:
                     self._report(

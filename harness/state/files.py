@@ -32,6 +32,7 @@ def saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
 
 
 def note(
+    state: RunState,
     attempt: AttemptState,
     stamp: e.Stamp,
     event: e.CheckpointFile | e.CheckpointFailed | e.CheckpointFlaw | e.FilesSetAside,
@@ -41,10 +42,11 @@ def note(
         case e.FilesSetAside():
             attempt.set_aside[event.node_rank] = event
         case e.CheckpointFlaw(kind="mended"):
-            attempt.flaws.pop((event.node_rank, event.path), None)
+            for any_attempt in state.attempts:
+                any_attempt.flaws.pop((event.node_rank, event.path), None)
         case e.CheckpointFlaw():
             if len(attempt.flaws) < _MOST_FLAWS:
-                attempt.flaws[event.node_rank, event.path] = (event, (stamp.source, stamp.seq))
+                attempt.flaws[event.node_rank, event.path] = (event, stamp)
         case e.CheckpointFailed():
             failed = e.CheckpointFile(
                 rank=event.rank,

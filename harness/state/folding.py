@@ -219,7 +219,7 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.CheckpointFile() | e.CheckpointFailed() | e.CheckpointFlaw() | e.FilesSetAside():
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
-                files.note(attempt, stamp, event)
+                files.note(state, attempt, stamp, event)
         case e.StopStepTaken():
             attempt = _attempt(state, event.attempt)
             if attempt is not None and (at := attempt.stop_at) and at.step == event.step:
