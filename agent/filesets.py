@@ -17,6 +17,7 @@ from harness.checkpointnames import (
 
 _MOST_ENTRIES = 20_000
 _LARGEST_POINTER = 4096
+_MOST_LIKE = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class Flaw:
     why: str
     step: int | None = None
     aside: tuple[str, ...] = ()
+    like: tuple[str, ...] = ()
+    """Files of those who should have written what is missing."""
 
 
 def survey(folder: str) -> Shelf:
@@ -114,7 +117,9 @@ def missing(
                 f"step {step} is there in part: {os.path.basename(some)} is, but not"
                 f" part{'s' if len(lost) > 1 else ''} {names}{said} of it{seen}"
             )
-            return Flaw(kind="incomplete", path=some, why=why, step=step)
+            others = [shelf[s][series].parts for s in sorted(shelf) if series in shelf[s]]
+            like = tuple(parts[part] for parts in others for part in lost if part in parts)
+            return Flaw(kind="incomplete", path=some, why=why, step=step, like=like[-_MOST_LIKE:])
     return None
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from harness import events as e
 from harness.agent import torn
 from harness.config import Job
@@ -142,10 +144,9 @@ class WatchKeeper:
     def _take(self, said: dict[str, Any]) -> None:
         match said:
             case {"flaw": flaw}:
-                aside = tuple(flaw.pop("aside"))
-                event = e.CheckpointFlaw(node_rank=self._node_rank, aside=aside, **flaw)
+                event = msgspec.convert({**flaw, "node_rank": self._node_rank}, e.CheckpointFlaw)
                 self._flawed[event.path] = event
-                self._told.update(aside)
+                self._told.update(event.aside)
                 self._report(event)
             case {"mended": path}:
                 if self._flawed.pop(path, None) is not None:

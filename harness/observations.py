@@ -94,6 +94,8 @@ class CheckpointFlaw:
     step: int | None = None
     aside: tuple[str, ...] = ()
     """What must have another name before anybody resumes; nothing where no older one is there."""
+    like: tuple[str, ...] = ()
+    """Of a part that is missing: those of another step, which the same rank wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

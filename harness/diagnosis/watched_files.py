@@ -49,18 +49,20 @@ def to_set_aside(attempts: list[AttemptState]) -> dict[str, int]:
 def _finding(
     attempt: AttemptState, node: int, flaw: e.CheckpointFlaw, stamp: e.Stamp, verdict: str
 ) -> Finding:
+    theirs = flaw.like if flaw.kind == "incomplete" else (flaw.path,)
     writers = tuple(
         rank
         for rank, done in sorted(attempt.files.items())
-        if any(file.path == flaw.path and "load" not in file.what for file in done)
+        if any(file.path in theirs and "load" not in file.what for file in done)
     )
     placed = attempt.nodes.get(node)
     ranks = writers or (() if placed is None else tuple(placed.ranks))
-    who = (
-        f"{ranks_name(ranks)} wrote it"
-        if writers
-        else f"which of {ranks_name(ranks)} wrote it is not known"
-    )
+    if not writers:
+        who = f"which of {ranks_name(ranks)} writes it is not known"
+    elif flaw.kind == "incomplete":
+        who = f"{ranks_name(ranks)} wrote that part at other steps"
+    else:
+        who = f"{ranks_name(ranks)} wrote it"
     aside = "; it is set aside before the run is resumed" if flaw.aside else ""
     return Finding(
         verdict=verdict,
