@@ -16,6 +16,7 @@ from harness.sightings import (
     Pulse,
     RankStack,
     ThreadTaken,
+    Traffic,
 )
 
 
@@ -60,6 +61,8 @@ class EvidenceTaken:
     """What the rank did between the two looks besides communicating."""
     handling: ExceptionInHand | None = None
     """The exception that its main thread was handling."""
+    traffic: Traffic | None = None
+    """TCP between the two looks; None where it was not looked at, or the kernel does not tell."""
     branches: tuple[str, ...] = ()
     """`file:line: source` of conditions on the rank that its main thread stands below."""
 

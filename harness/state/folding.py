@@ -105,10 +105,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.MarksDiffer() | e.MarksSampled():
             _marks(state, stamp, event)
         case e.EvidenceComplete():
-            for collection in state.collections:
-                if collection.index == event.collection:
-                    collection.waiting.discard(event.node_rank)
-                    collection.took_ns = state.last_ns - collection.ordered_ns
+            stalls.answered(state, event)
         case (
             e.WorkerStarted()
             | e.WorkerRaised()

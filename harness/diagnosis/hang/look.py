@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from harness import events as e
-from harness.diagnosis.hang import alone, loader, patience, places
+from harness.diagnosis.hang import alone, exchange, loader, patience, places
 from harness.diagnosis.hang.scene import Scene, scene_of
 from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.diagnosis.signature import Signature, place_text
@@ -61,7 +61,9 @@ def _wait_for(scene: Scene, verdict: Verdict) -> Verdict | e.StallLooked:
     """Time decides."""
     ranks = verdict.first_failing
     if verdict.verdict == "network_stall":
-        limits = {rank: patience.for_exchange(scene, ranks) for rank in ranks}
+        seen = exchange.between(scene, ranks)
+        limits = {rank: patience.for_exchange(scene, ranks, seen) for rank in ranks}
+        verdict = exchange.named(scene, verdict, seen)
     elif verdict.verdict == "teardown_hang":
         limits = {rank: alone.at_the_end(scene, rank) for rank in ranks}
     elif not verdict.victims:

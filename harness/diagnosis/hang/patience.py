@@ -8,6 +8,7 @@ short a false one, and the second is worse.
 from dataclasses import dataclass
 
 from harness.diagnosis.hang import loader, places
+from harness.diagnosis.hang.exchange import Exchange
 from harness.diagnosis.hang.scene import Scene
 from harness.diagnosis.waits.stuck import waits_for_loader
 from harness.events import EvidenceTaken
@@ -29,6 +30,10 @@ _QUICK_SHARE = 0.5
 _UNTOLD_FACTOR = 1.2
 _LOADER_FACTOR = 2.5
 _FORGIVEN_FACTOR = 2.0
+_DEAD_FACTOR = 1.15
+"""Nobody acknowledges what was sent: the kernel has given it several tries by then."""
+_STILL_FACTOR = 1.3
+"""Nothing is on its way over any connection, and all wait."""
 _USUAL_FACTOR = 2.0
 
 
@@ -63,12 +68,19 @@ def for_rank(scene: Scene, rank: int) -> Patience:
     )
 
 
-def for_exchange(scene: Scene, ranks: tuple[int, ...]) -> Patience:
+def for_exchange(scene: Scene, ranks: tuple[int, ...], seen: Exchange) -> Patience:
     """For an operation that all have called and that does not finish: data may be moving."""
+    if seen.moved_bytes:
+        return Patience(seconds=None, why=f"data is moving ({seen.moved_bytes:,} bytes)")
+    if seen.dead:
+        seconds = _DEAD_FACTOR * scene.policy.stuck_patience
+        return Patience(seconds=seconds, why="what was sent may still be answered")
     busy = any(is_busy(scene.seen[rank]) for rank in ranks if rank in scene.seen)
     seconds = _BUSY_FACTOR * scene.policy.stuck_patience
     if busy:
         return Patience(seconds=3 * _BUSY_FACTOR * seconds, why="data may still be moving")
+    if seen.known and not seen.waiting:
+        seconds = _STILL_FACTOR * scene.policy.stuck_patience
     return Patience(seconds=seconds, why="nothing moves")
 
 

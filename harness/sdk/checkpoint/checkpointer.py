@@ -97,11 +97,11 @@ class Checkpointer:
         mesh: DeviceMesh | Mapping[str, int] | None = None,
     ) -> None:
         """`keep` newest checkpoints stay, and those whose step `keep_every` divides (0: none).
-        `every` is the interval of `maybe_save` in steps; left out, it goes by the time between saves
-        that `harness run --checkpoint-interval` tells, and saves at every step where nothing is
-        told. `sync` writes before `save` returns. A save waits at most `wait` seconds for the one
-        before, and is given up when for `patience` seconds nothing comes from another rank. `mesh`
-        goes into the manifest; left out, it is read off the tensors. Raises UsageError."""
+        `every` is the interval of `maybe_save` in steps; left out, it keeps to the time that
+        `harness run --checkpoint-interval` tells, and saves at every step where none is told.
+        `sync` writes before `save` returns. A save waits at most `wait` seconds for the one before,
+        and is given up when for `patience` seconds nothing comes from another rank. `mesh` goes
+        into the manifest; left out, it is read off the tensors. Raises UsageError."""
         for name, number, least in (("keep", keep, 1), ("keep_every", keep_every, 0)):
             if number < least:
                 raise UsageError(f"Checkpointer: {name} must be at least {least}, not {number}")
