@@ -2,7 +2,7 @@
 
 from harness import events as e
 from harness.state import booking
-from harness.state.words import AttemptState, RankState, Stall
+from harness.state.words import AttemptState, RankState, RunState, Stall
 
 _SURVEY_NS = 200_000_000
 _PAST_STEPS, _PAST_CALLS = 10, 64
