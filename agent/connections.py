@@ -28,10 +28,10 @@ _FRESH_SECONDS = 0.02
 _MOST_FLOWS = 64
 
 # Places in struct tcp_info (linux/tcp.h), which only ever grows at its end.
-_RETRANSMITS, _UNACKED, _LAST_ACK = 2, 24, 56
+_RETRANSMITS, _PROBES, _LAST_ACK = 2, 3, 56
 _ACKED, _RECEIVED = 120, 128
 
-_SUSPECT_RETRANSMITS = 3
+_SUSPECT_TRIES = 3
 """RFC 1122, 4.2.3.5: R1, the number of retransmissions that show that a path has failed."""
 _SUSPECT_SILENCE_MS = 2000
 """A device that is down, or no route: then the kernel does not count what it sends in vain."""
@@ -41,23 +41,23 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """One established socket. `retransmits` counts those since the last acknowledgement."""
+    """One established socket. `pending` bytes were given to the kernel and are not acknowledged;
+    `tries` counts what was sent again, or to probe, since the last acknowledgement."""
 
     local: Address
     remote: Address
     acked: int
     received: int
-    unacked: int
-    retransmits: int
+    pending: int
+    tries: int
     last_ack_ms: int
 
     @property
     def unanswered(self) -> bool:
-        """Sent more than once, and nothing came back."""
-        if not self.unacked or not self.retransmits:
+        """Sent more than once, and nothing came back; a peer that does not read does answer."""
+        if not self.pending or not self.tries:
             return False
-        late = self.last_ack_ms >= _SUSPECT_SILENCE_MS
-        return late or self.retransmits >= _SUSPECT_RETRANSMITS
+        return self.last_ack_ms >= _SUSPECT_SILENCE_MS or self.tries >= _SUSPECT_TRIES
 
 
 Inode = int
@@ -153,8 +153,9 @@ class Connections:
                 connections=len(group),
                 sent_bytes=sum(sent for _, sent, _ in group),
                 received_bytes=sum(received for _, _, received in group),
-                unacked=sum(c.unacked for c, _, _ in group),
-                retransmits=max(c.retransmits for c, _, _ in group),
+                total_bytes=sum(c.acked + c.received for c, _, _ in group),
+                pending_bytes=sum(c.pending for c, _, _ in group),
+                tries=max(c.tries for c, _, _ in group),
                 unanswered=dead,
             )
             for (local, remote, dead), group in found.items()
@@ -218,7 +219,7 @@ def _take_in(data: bytes, found: dict[Inode, Connection]) -> bool:
 
 def _one(message: bytes, found: dict[Inode, Connection]) -> None:
     family, _, _, _, near, far, local, remote, *rest = _MESSAGE.unpack_from(message)
-    inode = rest[-1]
+    _, _, pending, _, inode = rest
     at = _MESSAGE.size
     while at + _ATTRIBUTE.size <= len(message):
         size, kind = _ATTRIBUTE.unpack_from(message, at)
@@ -231,8 +232,8 @@ def _one(message: bytes, found: dict[Inode, Connection]) -> None:
                 remote=(_address(family, remote), int.from_bytes(far, "big")),
                 acked=_u64(info, _ACKED),
                 received=_u64(info, _RECEIVED),
-                unacked=_u32(info, _UNACKED),
-                retransmits=info[_RETRANSMITS],
+                pending=pending,
+                tries=info[_RETRANSMITS] + info[_PROBES],
                 last_ack_ms=_u32(info, _LAST_ACK),
             )
             return

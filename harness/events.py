@@ -352,6 +352,11 @@ class StallLooked:
     place: str = ""
     settled: bool = True
     """False: time alone is missing; the same evidence is judged again at `again_ns`."""
+    exchanged_bytes: int = 0
+    """Of ranks that all stand in one operation: all that their connections with each other have
+    carried so far."""
+    quiet_ns: int = 0
+    """Since when looks have found that to be the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,8 +71,8 @@ class Flow:
     """TCP connections of a rank with one address, and what moved over them between two looks.
 
     `peers` are the ranks at the other end that are of the same node; none are known of another
-    node. `unacked` packets were sent and not acknowledged. `unanswered`: nothing moved, and they
-    have been sent again and again; `retransmits` is how often, at most.
+    node. `pending_bytes` wait to be acknowledged. `unanswered`: nothing moved, and they have been
+    sent again and again; `tries` is how often, at most, since the last answer.
     """
 
     local: str
@@ -82,8 +82,10 @@ class Flow:
     sent_bytes: int = 0
     """Acknowledged by the other end."""
     received_bytes: int = 0
-    unacked: int = 0
-    retransmits: int = 0
+    total_bytes: int = 0
+    """All that they have carried so far, both ways."""
+    pending_bytes: int = 0
+    tries: int = 0
     unanswered: bool = False
 
 

@@ -7,9 +7,13 @@ again without an answer. Where the data takes another way (NVLink, InfiniBand) i
 from dataclasses import dataclass, replace
 
 from harness.diagnosis.hang.scene import Scene
+from harness.events import StallLooked
 from harness.incidents import Verdict
 from harness.sightings import Flow
 from harness.topology import ranks_name, ranks_text
+
+_UNSEEN_NS = 3_000_000_000
+"""What is granted before the first look: nothing was seen to move, and nothing not to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +21,15 @@ class Exchange:
     """What was seen of the connections of `ranks` with other ranks of the run.
 
     `known`: the connections of each of them were seen, and all their data goes over TCP.
-    `waiting`: something was sent and not yet acknowledged, without a sign of trouble.
+    `total_bytes` is what they have carried so far, `quiet_ns` since when that is the same.
+    `waiting`: something is to be sent, or was sent and is not yet acknowledged.
     `dead`: (rank, flow) where nobody answers, at either end.
     """
 
     known: bool
     moved_bytes: int
+    total_bytes: int
+    quiet_ns: int
     waiting: bool
     dead: tuple[tuple[int, Flow], ...]
 
@@ -39,14 +46,35 @@ def between(scene: Scene, ranks: tuple[int, ...]) -> Exchange:
             if flow.unanswered and towards:
                 dead.append((rank, flow))
     flows = [flow for found in own.values() for flow in found]
+    total = sum(flow.total_bytes for flow in flows)
     return Exchange(
         known=all(
             own[rank] and _by_tcp(scene, rank) and not _unsure(scene, rank) for rank in ranks
         ),
         moved_bytes=sum(flow.sent_bytes + flow.received_bytes for flow in flows),
-        waiting=any(flow.unacked for flow in flows),
+        total_bytes=total,
+        quiet_ns=_quiet_ns(scene, total),
+        waiting=any(flow.pending_bytes for flow in flows),
         dead=tuple(dead),
     )
+
+
+def _quiet_ns(scene: Scene, total: int) -> int:
+    """Since when nothing moves. Half a second without is nothing: looks are compared."""
+    stall = scene.attempt.stall
+    if not total:
+        return 0
+    if stall is None or not stall.look.exchanged_bytes:
+        return scene.look.ordered_ns - _UNSEEN_NS
+    return stall.look.quiet_ns if stall.look.exchanged_bytes == total else scene.now_ns
+
+
+def noted(look: StallLooked, exchange: Exchange | None) -> StallLooked:
+    """`look` with what the next one is compared with."""
+    if exchange is None:
+        return look
+    total = exchange.total_bytes
+    return replace(look, exchanged_bytes=total, quiet_ns=exchange.quiet_ns)
 
 
 def named(scene: Scene, verdict: Verdict, exchange: Exchange) -> Verdict:
@@ -67,7 +95,7 @@ def named(scene: Scene, verdict: Verdict, exchange: Exchange) -> Verdict:
         else:
             other = f"{ranks_name(far)} on node {there}" if far else f"node {there}"
         words = f"rank {rank} to {other} ({flow.remote})"
-        parts[words] = max(parts.get(words, 0), flow.retransmits)
+        parts[words] = max(parts.get(words, 0), flow.tries)
     told = "; ".join(list(parts)[:4]) + (f"; and {len(parts) - 4} more" if len(parts) > 4 else "")
     most = max(parts.values())
     times = f"{most} times" if most > 1 else "again"

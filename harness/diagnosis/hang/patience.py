@@ -47,6 +47,8 @@ class Patience:
     seconds: float | None
     why: str
     asleep_seconds: float = 0.0
+    since_ns: int = 0
+    """It counts from then, when that is later."""
 
 
 def for_rank(scene: Scene, rank: int) -> Patience:
@@ -72,16 +74,17 @@ def for_exchange(scene: Scene, ranks: tuple[int, ...], seen: Exchange) -> Patien
     """For an operation that all have called and that does not finish: data may be moving."""
     if seen.moved_bytes:
         return Patience(seconds=None, why=f"data is moving ({seen.moved_bytes:,} bytes)")
-    if seen.dead:
-        seconds = _DEAD_FACTOR * scene.policy.stuck_patience
-        return Patience(seconds=seconds, why="what was sent may still be answered")
-    busy = any(is_busy(scene.seen[rank]) for rank in ranks if rank in scene.seen)
-    seconds = _BUSY_FACTOR * scene.policy.stuck_patience
-    if busy:
-        return Patience(seconds=3 * _BUSY_FACTOR * seconds, why="data may still be moving")
-    if seen.known and not seen.waiting:
-        seconds = _STILL_FACTOR * scene.policy.stuck_patience
-    return Patience(seconds=seconds, why="nothing moves")
+    patience = scene.policy.stuck_patience
+    since_ns = max(seen.quiet_ns, *(scene.still_since_ns(rank) for rank in ranks))
+    young = scene.now_ns < since_ns + int(_DEAD_FACTOR * patience * 1e9)
+    seconds, why = _BUSY_FACTOR * patience, "nothing moves"
+    if seen.dead or (seen.waiting and young):
+        seconds, why = _DEAD_FACTOR * patience, "what was sent may still be answered"
+    elif any(is_busy(scene.seen[rank]) for rank in ranks if rank in scene.seen):
+        seconds, why = 3 * _BUSY_FACTOR * seconds, "data may still be moving"
+    elif seen.known and not seen.waiting:
+        seconds = _STILL_FACTOR * patience
+    return Patience(seconds=seconds, why=why, since_ns=seen.quiet_ns)
 
 
 def is_idle(evidence: EvidenceTaken) -> bool:
