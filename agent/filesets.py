@@ -165,7 +165,7 @@ def target(path: str) -> tuple[str, int | None] | None:
             return None
     except (OSError, UnicodeDecodeError):
         return None
-    if not said or "\n" in said or said[0] in "{[":
+    if not said or "\n" in said or "\0" in said or said[0] in "{[":
         return None
     step = int(said) if said.isdigit() and len(said) <= 18 else step_of(os.path.basename(said))
     return os.path.join(folder, said), step

@@ -29,6 +29,8 @@ DOUBT_SECONDS = 2.0
 _EARLY_SECONDS = 60.0
 _OLD_SECONDS = 60.0
 _MOST_FILES = 100_000
+_MOST_STEPS = 64
+"""Newest steps whose parts are still waited for."""
 _MOST_OLD = 64
 """Newest files of earlier runs whose outlines are looked at."""
 
@@ -229,6 +231,7 @@ class SavedFiles:
         newest = max(touched, default=-1)
         if step is not None:
             touched.add(step)
+            touched -= set(sorted(touched)[:-_MOST_STEPS])
         if part_of(os.path.basename(path)) is not None:
             if step is not None and step > newest:
                 shelf = filesets.survey(folder)

@@ -119,7 +119,9 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
         case _, "leak" if Signature.parse(verdict.signature).what == GROWING:
             return _report("there is time left; nothing is lost by going on until it runs out")
         case _, "checkpoint" if Signature.parse(verdict.signature).what == WATCHED:
-            return _report("no rank has read it; a run that resumes is kept from it")
+            return _report(
+                "training goes on; what is not whole is set aside before the run is resumed"
+            )
         case "checkpoint_save_failed", _:
             return _report("training goes on; it would lose what no checkpoint holds")
         case "checkpoint_step_mismatch", _ if _loaded_flawed(state):
