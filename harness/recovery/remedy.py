@@ -119,9 +119,7 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
         case _, "leak" if Signature.parse(verdict.signature).what == GROWING:
             return _report("there is time left; nothing is lost by going on until it runs out")
         case _, "checkpoint" if Signature.parse(verdict.signature).what == WATCHED:
-            return _report(
-                "training goes on; what is not whole is set aside before the run is resumed"
-            )
+            return _report("training goes on; what is not whole is set aside before it resumes")
         case "checkpoint_save_failed", _:
             return _report("training goes on; it would lose what no checkpoint holds")
         case "checkpoint_step_mismatch", _ if _loaded_flawed(state):
