@@ -119,6 +119,7 @@ def group() -> Iterator[None]:
         dist.destroy_process_group()
 
 
+@pytest.mark.slow  # it imports most of torch.distributed
 @pytest.mark.usefixtures("group")
 def test_shards_count_with_what_is_here() -> None:
     from torch.distributed.device_mesh import init_device_mesh
