@@ -5,7 +5,8 @@ Bits are compared, never numbers: -0.0 differs from 0.0, and every NaN from ever
 
 import torch
 
-WORD = 8
+from harness.digest.layout import WORD
+
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
