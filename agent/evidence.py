@@ -11,7 +11,7 @@ from harness.agent.workers import Worker
 from harness.collectives import Collective
 from harness.events import EvidenceTaken
 from harness.orders import CollectEvidence
-from harness.sightings import ChildTaken, Frame, ProcessFacts
+from harness.sightings import ChildTaken, Frame, ProcessFacts, ThreadTaken
 from harness.worker.bootstrap import stack_file
 
 _SERVER_SECONDS = 2.0
@@ -50,6 +50,7 @@ class Scene:
         self._missing: list[str] = []
         self._frames: tuple[Frame, ...] = ()
         self._frames_by = ""
+        self._threads: tuple[ThreadTaken, ...] = ()
         self._collectives: tuple[Collective, ...] = ()
         self._asked_record = False
         self._record_age: float | None = None
@@ -88,6 +89,7 @@ class Scene:
             p2p=worker.logs.operations(self._order.most),
             groups=worker.logs.groups(),
             children=self._children,
+            threads=self._threads,
             record_age=self._record_age,
             pulse=pulse,
             advanced=None if first is None or second is None else has_advanced(first, second),
@@ -153,6 +155,7 @@ class Scene:
         if stack.report:
             self._keep("stacks", stack.suffix, stack.report)
         self._frames, self._frames_by = stack.frames, stack.by
+        self._threads = stack.threads
         if stack.missing:
             self._missing.append(f"stack: {stack.missing}")
 

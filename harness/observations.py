@@ -15,6 +15,7 @@ from harness.sightings import (
     ProcessFacts,
     Pulse,
     RankStack,
+    ThreadTaken,
 )
 
 
@@ -43,6 +44,8 @@ class EvidenceTaken:
     """The rank's own process groups, and those it is still creating, oldest first."""
     children: tuple[ChildTaken, ...] = ()
     """Its Python children: data loaders and the like."""
+    threads: tuple[ThreadTaken, ...] = ()
+    """Other Python threads, a few of them."""
     record_age: float | None = None
     """Of a rank that died without a word: seconds between `collectives` and its end."""
     pulse: Pulse | None = None

@@ -357,10 +357,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: Pulse) -> None:
         attempt.first_step_ns = at_ns
     before = (rank.step, rank.collectives, rank.phase)
     if before != (pulse.step, pulse.collectives, pulse.phase):
-        if rank.collectives or rank.step:
-            attempt.pace.note(state.last_ns - rank.advanced_ns)
-        rank.advanced_ns = state.last_ns
-        attempt.begun = True
+        stalls.advance(attempt, rank, state.last_ns)
     if pulse.phase != rank.phase:
         rank.phase, rank.phase_ns = pulse.phase, stamp.wall_ns
     rank.step, rank.step_ns = pulse.step, pulse.step_ns

@@ -2,9 +2,20 @@
 
 from harness import events as e
 from harness.state import booking
-from harness.state.words import AttemptState, Stall
+from harness.state.words import AttemptState, RankState, Stall
 
 _SURVEY_NS = 200_000_000
+_PAST_STEPS, _PAST_CALLS = 10, 64
+"""A rank with so many steps, or operations where there are no steps, is past its start."""
+
+
+def advance(attempt: AttemptState, rank: RankState, now_ns: int) -> None:
+    """`rank` shows progress: a pause has ended."""
+    if rank.collectives or rank.step:
+        past_start = (rank.step or rank.collectives * _PAST_STEPS // _PAST_CALLS) >= _PAST_STEPS
+        attempt.pace.note(now_ns - rank.advanced_ns, past_start=past_start)
+    rank.advanced_ns = now_ns
+    attempt.begun = True
 
 
 def survey(attempt: AttemptState, now_ns: int) -> None:
