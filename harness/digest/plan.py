@@ -15,7 +15,7 @@ from harness.digest.folding import Folding
 from harness.digest.layout import WIDTH, WORD, Layout, Shape
 from harness.digest.mix import MASK
 from harness.digest.threads import one_thread
-from harness.digest.words import bits, local, order, place, unreadable, window
+from harness.digest.words import PLAIN, bits, local, order, place, unreadable, window
 
 _STAGED = 4 * WIDTH
 """Words up to which copying a tensor next to others costs less than an operation of its own."""
@@ -63,13 +63,14 @@ class _Known:
     """Whether it stands for its memory negated or conjugated."""
 
     def holds(self, tensor: torch.Tensor, device: torch.device) -> bool:
-        if tensor.layout is not torch.strided or tensor.dtype is not self.dtype:
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
             return False
-        if tensor.shape != self.shape or tensor.stride() != self.stride:
+        if tensor.dtype is not self.dtype or tensor.shape != self.shape:
             return False
         begin = int(tensor.storage_offset()) * self.item
         return (
-            begin % WORD == self.misaligned
+            tensor.stride() == self.stride
+            and begin % WORD == self.misaligned
             and tensor.untyped_storage().nbytes() >= begin + self.span
             and tensor.device == device
             and (tensor.is_neg() or tensor.is_conj()) == self.lazy

@@ -101,6 +101,8 @@ def test_the_hash_of_a_plan_tells_what_can_be_compared() -> None:
     same = Plan([("a", tensor)]).plan_hash
     assert 0 <= same <= MASK
     assert Plan([("a", torch.zeros(3601)[1:].view(60, 60))]).plan_hash == same
+    one = torch.empty_strided((1, 60, 1, 60), (7, 60, 9, 1))
+    assert Plan([("a", one)]).plan_hash == Plan([("a", torch.ones(1, 60, 1, 60))]).plan_hash
     others = [
         [("b", tensor)],
         [("a", tensor.view(torch.int32))],
