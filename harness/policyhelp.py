@@ -87,15 +87,15 @@ POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
     ),
     "digests": (
         "Fault tolerance",
-        True,
+        False,
         0,
-        "least steps between digests of what ranks have in common; 0: none",
+        "least steps between digests; 0: none",
     ),
     "digest_share": (
         "Advanced",
         False,
         0.0001,
-        "share of a rank's time that digests may take",
+        "share of time they may take",
     ),
     "looks_apart": ("Advanced", False, 0.3, "seconds between two looks at a rank's progress"),
     "pulse_interval": ("Advanced", False, 0.01, "seconds between two reads of the pulse pages"),

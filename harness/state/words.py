@@ -169,6 +169,9 @@ class AttemptState:
     """By rank: the newest things it did with checkpoint files of its own, oldest first."""
     loaded: dict[int, tuple[e.CheckpointFile, int]] = field(default_factory=dict)
     """By rank: the checkpoint that it went on from, and the operations it had begun by then."""
+    flaws: dict[tuple[int, str], tuple[e.CheckpointFlaw, e.Stamp]] = field(default_factory=dict)
+    """What is wrong with files in watched folders, by node and path, each with the stamp of the
+    record that shows it."""
     set_aside: dict[int, e.FilesSetAside] = field(default_factory=dict)
     """By node: files that were given other names after this attempt."""
     aside_ordered: set[int] = field(default_factory=set)
