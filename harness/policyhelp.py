@@ -95,7 +95,7 @@ POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
         "Advanced",
         False,
         0.0001,
-        "share of time they may take",
+        "share of a rank's time that digests may take",
     ),
     "looks_apart": ("Advanced", False, 0.3, "seconds between two looks at a rank's progress"),
     "pulse_interval": ("Advanced", False, 0.01, "seconds between two reads of the pulse pages"),

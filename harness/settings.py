@@ -58,6 +58,12 @@ class Setting:
 _STD = "0-3, or per local rank such as 0:3,1:1"
 
 
+def _metavar(name: str, default: int | float) -> str:
+    if isinstance(default, int):
+        return "N"
+    return "SHARE" if name.endswith("share") else "SECONDS"
+
+
 def _policy_settings() -> tuple[Setting, ...]:
     settings: list[Setting] = []
     for field in dataclasses.fields(Policy):
@@ -76,7 +82,7 @@ def _policy_settings() -> tuple[Setting, ...]:
                 common=common,
                 at_least=at_least,
                 pet=field.name == "max_restarts",
-                metavar="N" if isinstance(default, int) else "SECONDS",
+                metavar=_metavar(field.name, default),
             )
         )
     return tuple(settings)
