@@ -7,9 +7,10 @@ import shutil
 import signal
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import assert_never
 
@@ -19,6 +20,7 @@ from harness.agent import (
     evidence,
     facts,
     faults,
+    keeping,
     marks,
     processes,
     showing,
@@ -30,6 +32,8 @@ from harness.agent import (
 from harness.agent.console import Console
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
+from harness.agent.line import Link
+from harness.agent.memory import NodeMemory
 from harness.agent.readings import Readings
 from harness.agent.stopping import Stopper, stop_at_step
 from harness.agent.store_host import StoreHost
@@ -47,25 +51,6 @@ _EVIDENCE_SHARE = 0.8
 
 class _Abandoned(Exception):
     """The workers are to be stopped before they were started."""
-
-
-class Welcome(Protocol):
-    """What the controller says to an agent that joins."""
-
-    @property
-    def run(self) -> str: ...
-    @property
-    def node_rank(self) -> int: ...
-
-
-class Link(Protocol):
-    """The agent's line to the controller (harness.wire.agent_link.AgentLink)."""
-
-    async def join(self) -> Welcome: ...
-    def orders(self) -> AsyncIterator[o.Order]: ...
-    def report(self, attempt: int, event: e.Event) -> None: ...
-    async def command(self, command: o.Command, by: str) -> tuple[bool, str]: ...
-    async def close(self) -> None: ...
 
 
 class Agent:
@@ -94,6 +79,7 @@ class Agent:
         self._readings = Readings(
             lambda: [worker for worker in self._workers.values() if worker.alive], link.report
         )
+        self._memory = NodeMemory(job, link.report, self._console.notice, self._in_background)
         self._zygotes = ZygoteKeeper(
             job,
             self._environ,
@@ -117,6 +103,7 @@ class Agent:
             early, self._early = self._early or [], None
             for make in early:
                 self._report(make(self._node_rank))
+            self._memory.open(welcome.run or self._job.run, self._node_rank)
             self._in_background(self._report_pulses())
             self._in_background(self._readings.keep(self._node_rank))
             self._in_background(
@@ -165,6 +152,8 @@ class Agent:
                 self._in_background(self._stop_workers(order))
             case o.SetAside():
                 self._report(torn.carry_out(order, self._node_rank, self._console.notice))
+            case o.KeepMemory():
+                self._in_background(self._keep_memory(order))
             case o.StopAtStep():
                 self._in_background(self._stop_at_step(order))
             case o.InjectFault():
@@ -184,6 +173,7 @@ class Agent:
         await self._stop(0.0)
         self._zygotes.kill()
         self._store.stop()
+        self._memory.close()
         processes.kill_below(os.getpid())
         await asyncio.to_thread(self._console.close)
         await self._link.close()
@@ -289,8 +279,11 @@ class Agent:
         self._workers.clear()
         self._readings.begin(order.world_size)
         self._oom_before = vitals.read_oom_counter()
-        launcher = Launcher(self._job, self._runtime_dir, self._run_dir, self._environ)
+        launcher = Launcher(
+            self._job, self._runtime_dir, self._run_dir, self._environ, self._memory.descriptor
+        )
         zygote = await self._zygote()
+        await self._memory.begin(order)
         await asyncio.gather(
             *(
                 self._start_worker(launcher, order, local_rank, zygote)
@@ -357,9 +350,15 @@ class Agent:
     async def _stop_workers(self, order: o.StopWorkers) -> None:
         await self._launched()
         await self._stop(order.grace)
+        self._memory.stopped()
         self._link.report(
             order.attempt, e.WorkersStopped(node_rank=self._node_rank, attempt=order.attempt)
         )
+
+    async def _keep_memory(self, order: o.KeepMemory) -> None:
+        path, log = self._runtime_dir / "keep", self._run_dir / "memory.log"
+        done = await keeping.keep(order, self._job, self._memory.file_of, self._environ, path, log)
+        self._link.report(order.failed, replace(done, node_rank=self._node_rank))
 
     async def _stop_at_step(self, order: o.StopAtStep) -> None:
         await self._launched()
@@ -402,6 +401,9 @@ class Agent:
     # --- what workers do -----------------------------------------------------------------------
 
     def _on_fact(self, worker: Worker, fact: dict[str, Any]) -> None:
+        if fact.get("type") == "MemoryStaged":
+            self._memory.staged()
+            return
         try:
             event = facts.event_of(worker, fact)
         except facts.BadFact as bad:
