@@ -57,9 +57,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             state.strikes = list(event.strikes)
         case e.ControllerStarted():
             state.incarnations = event.incarnation + 1
-            for node in state.nodes.values():
-                # Nobody listened while there was no controller: silence counts from now.
-                node.seen_ns = state.last_ns
+            nodes.unheard(state)
         case e.AgentJoined():
             nodes.joined(state, event)
         case e.AgentLost():

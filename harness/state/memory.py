@@ -1,5 +1,8 @@
 """Folding what agents tell of the ranks' state that they hold in memory."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from harness import events as e
 from harness.checkpoints import CheckpointMark
 from harness.state.words import AttemptState, RunState
@@ -52,3 +55,40 @@ def _mark(state: RunState, attempt: AttemptState, event: e.MemoryKept) -> None:
         attempt=attempt.index,
         whole_ns=state.last_ns,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A generation of which every rank's part is somewhere, or a replica of it. By rank: the node
+    that has it, its own rather than a copy. `lost` are ranks that only replicas stand in for."""
+
+    attempt: int
+    step: int
+    world_size: int
+    where: Mapping[int, int]
+    lost: tuple[int, ...]
+
+
+def whole_generations(state: RunState) -> list[Held]:
+    """What the living agents hold together, the newest step first."""
+    places: dict[tuple[int, int], tuple[dict[int, int], dict[int, int]]] = {}
+    for node, held in sorted(state.memory.items()):
+        for generation in held.generations:
+            key = (generation.step, generation.attempt)
+            own, copies = places.setdefault(key, ({}, {}))
+            own.update(dict.fromkeys(generation.own, node))
+            copies.update(dict.fromkeys(generation.copies, node))
+    found = []
+    for step, index in sorted(places, reverse=True):
+        own, copies = places[step, index]
+        if not 0 <= index < len(state.attempts):
+            continue
+        attempt = state.attempts[index]
+        ranks = attempt.ranks.keys()
+        where = {rank: node for rank, node in (copies | own).items() if rank in ranks}
+        lost = tuple(sorted(ranks - where.keys()))
+        shards = {attempt.shards.get(rank) for rank in where} - {None}
+        if all(attempt.shards.get(rank) in shards for rank in lost):
+            world = attempt.world_size
+            found.append(Held(attempt=index, step=step, world_size=world, where=where, lost=lost))
+    return found

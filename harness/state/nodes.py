@@ -56,3 +56,9 @@ def struck(state: RunState, stamp: e.Stamp, event: e.HostStruck) -> None:
         host=event.host, run=run, incident=event.incident, why=event.why, at_ns=stamp.wall_ns
     )
     state.strikes.append(strike)
+
+
+def unheard(state: RunState) -> None:
+    """Nobody listened while there was no controller: silence counts from now."""
+    for node in state.nodes.values():
+        node.seen_ns = state.last_ns

@@ -91,26 +91,31 @@ class Index:
         return {c.name: Tensor(dtype=c.dtype, shape=c.whole, digest="") for c in self.chunks}
 
 
-def read(file: MemoryFile, slot: Slot) -> Index:
-    """The index of a slot. Raises BadMemory."""
-    raw = file.index(slot)
+def decoded(raw: dict[str, Any]) -> Index:
+    """The way back from `Index.encoded`. Raises BadMemory."""
     try:
         if raw.pop("schema") != SCHEMA:
             raise BadMemory("another version of Harness staged it")
-        chunks = tuple(
-            Chunk(
-                **{
-                    **chunk,
-                    **{name: tuple(chunk[name]) for name in ("whole", "offsets", "sizes")},
-                }
-            )
-            for chunk in raw.pop("chunks")
-        )
+        chunks = tuple(_chunk(chunk) for chunk in raw.pop("chunks"))
         kept = tuple(Kept(**one) for one in raw.pop("kept"))
-        index = Index(**{**raw, "buffers": tuple(raw["buffers"])}, chunks=chunks, kept=kept)
-        ends = [chunk.at + chunk.bytes for chunk in chunks] + [one.at + one.bytes for one in kept]
+        return Index(**{**raw, "buffers": tuple(raw["buffers"])}, chunks=chunks, kept=kept)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BadMemory(f"its index is damaged: {error}") from None
+
+
+def _chunk(raw: dict[str, Any]) -> Chunk:
+    shapes = {name: tuple(raw[name]) for name in ("whole", "offsets", "sizes")}
+    chunk = Chunk(**{**raw, **shapes})
+    if not isinstance(chunk.type, torch.dtype) or min(chunk.at, *chunk.sizes, 0) < 0:
+        raise ValueError(f"{chunk.name} cannot be")
+    return chunk
+
+
+def read(file: MemoryFile, slot: Slot) -> Index:
+    """The index of a slot. Raises BadMemory."""
+    index = decoded(file.index(slot))
+    ends = [chunk.at + chunk.bytes for chunk in index.chunks]
+    ends += [one.at + one.bytes for one in index.kept]
     if max(ends, default=0) > slot.data_bytes or (index.attempt, index.step) != (
         slot.attempt,
         slot.step,
