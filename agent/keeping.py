@@ -38,7 +38,7 @@ async def keep(
         "attempt": order.attempt,
         "step": order.step,
         "world_size": order.world_size,
-        "lost": order.lost,
+        "twins": list(zip(order.lost, order.twins, strict=False)),
         "token": order.token,
         "answer": str(answer),
     }

@@ -157,7 +157,7 @@ class NodeMemory:
     def stopped(self) -> None:
         """No rank lives any more: report all that is held; it stays so until `begin`."""
         self._closed_to_gifts = True
-        self._tell(self.held())
+        self.tell()
 
     # --- what is held --------------------------------------------------------------------------
 
@@ -193,7 +193,9 @@ class NodeMemory:
                 return files[rank], slot
         return None
 
-    def _tell(self, held: tuple[Generation, ...]) -> None:
+    def tell(self) -> None:
+        """Report what is held, if that is news."""
+        held = self.held()
         if held == self._told:
             return
         self._told, self._told_at = held, time.monotonic()
@@ -228,7 +230,7 @@ class NodeMemory:
                 if not self._closed_to_gifts:
                     self._let_go()
                     if time.monotonic() - self._told_at >= _NEWS_SECONDS:
-                        self._tell(self.held())
+                        self.tell()
         finally:
             if wire is not None:
                 wire.close()

@@ -418,6 +418,7 @@ class Agent:
     def _on_exit(self, worker: Worker, ending: Ending) -> None:
         worker.exit_text, worker.ended_at = ending.text, time.monotonic()
         self._report_changed(worker)
+        self._memory.tell()
         killed = ending.signal == 9 and not worker.told_to_stop
         self._link.report(
             worker.attempt,

@@ -115,8 +115,8 @@ class KeepMemory:
     """Write the generation of `step` that `attempt` staged as a checkpoint, before it is lost;
     answered by MemoryKept.
 
-    This node writes the parts of `ranks`; those of `lost` exist nowhere, their replicas stand in.
-    Nodes that write together have the same `token`. `failed`: the attempt that came to an end.
+    This node writes the parts of `ranks`; those of `lost` exist nowhere, `twins` hold the same
+    parts and stand in. Nodes that write together have the same `token`. `failed`: the attempt that came to an end.
     """
 
     failed: int
@@ -126,6 +126,7 @@ class KeepMemory:
     world_size: int
     token: str
     lost: tuple[int, ...] = ()
+    twins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

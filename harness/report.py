@@ -13,6 +13,7 @@ from harness import goodput
 from harness.diagnosis.signature import Signature
 from harness.incidents import CollectiveRef, Incident, Verdict
 from harness.state import AttemptState, RunState
+from harness.state.memory import whole_generations
 from harness.topology import coordinates_text, ranks_text
 
 SCHEMA = 1
@@ -136,6 +137,10 @@ def _cost(state: RunState, incident: Incident) -> str:
             f"from step {reached - incident.lost_steps}: {_steps(incident.lost_steps)} done again"
         )
     mark = state.newest_restore_point
+    remembered = _remembered(state, incident)
+    if remembered is not None and (mark is None or remembered >= mark.step):
+        again = reached - remembered
+        return f"from memory of step {remembered}: at most {_steps(again)} done again"
     if mark is not None:
         return f"from the checkpoint of step {mark.step}: {_steps(reached - mark.step)} done again"
     if state.checkpoints or (attempt is not None and goodput.tells_progress(attempt)):
@@ -143,6 +148,14 @@ def _cost(state: RunState, incident: Incident) -> str:
     if incident.action == "rollback":
         return "to the checkpoint before, which the script then finds as its newest"
     return "from what the script itself loads: it reports no checkpoints to Harness"
+
+
+def _remembered(state: RunState, incident: Incident) -> int | None:
+    """The newest step that all ranks have in memory by the last word of their agents, if the next
+    attempt may go on from there."""
+    if incident.action != "restart" or incident.verdict.family == "numeric":
+        return None
+    return next((held.step for held in whole_generations(state) if not held.lost), None)
 
 
 def _steps(count: int) -> str:
@@ -309,6 +322,7 @@ def _attempt_json(state: RunState, attempt: AttemptState) -> dict[str, Any]:
         "first_step": time_text(attempt.first_step_ns),
         "stopped": time_text(attempt.stopped_ns or _ended_ns(state, attempt)),
         "resumed_step": attempt.resumed_step,
+        "resumed_from": attempt.resumed_from,
         "step": attempt.step,
         "loss": final_loss(attempt),
     }
@@ -371,14 +385,18 @@ def _attempt_lines(state: RunState) -> list[str]:
     lines = []
     for attempt in state.attempts:
         since = (attempt.started_ns - state.started_ns) / 1e9
-        resumed = (
-            "" if attempt.resumed_step is None else f", resumed at step {attempt.resumed_step}"
-        )
+        resumed = ""
+        if attempt.resumed_step is not None:
+            source = _SOURCES.get(attempt.resumed_from or "", "")
+            resumed = f", resumed at step {attempt.resumed_step}{source}"
         lines.append(
             f"attempt {attempt.index}: +{since:.1f} s, {attempt.world_size} ranks, {attempt.why}"
             f"{resumed}, reached step {attempt.step}"
         )
     return lines
+
+
+_SOURCES = {"memory": " from memory", "neighbour": " from a neighbour's memory"}
 
 
 def _times(times: goodput.IncidentTimes) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import harness
 from harness.trainer.config import Config, ConfigError, Layout, Place, layout
@@ -99,7 +99,7 @@ class Trainer:
             self._say(f"resumed after step {self._step} from {self._checkpoints.loaded}")
 
     @property
-    def _things(self) -> dict[str, object]:
+    def _things(self) -> dict[str, Any]:
         """All that a checkpoint holds."""
         return {
             "model": self._parts,

@@ -87,8 +87,10 @@ def keep_memory(
         return None
     if not ends and restorable(state, state.run) is not None:
         return None
-    newest = next(iter(whole_generations(state)), None)
-    if newest is None or newest.step <= _on_disk(state):
+    newer = [held for held in whole_generations(state) if held.step > _on_disk(state)]
+    # A step or two more are not worth what the ranks kept for themselves.
+    newest = next((held for held in newer if not held.lost), next(iter(newer), None))
+    if newest is None:
         return None
     if not ends and _in_vain(state, attempt, newest):
         return None
@@ -110,7 +112,8 @@ def _keep_orders(run: e.RunStarted, attempt: AttemptState, held: Held) -> list[D
                 ranks=tuple(ranks),
                 world_size=held.world_size,
                 token=token,
-                lost=held.lost,
+                lost=tuple(held.lost),
+                twins=tuple(held.lost.values()),
             ),
         )
         for node, ranks in sorted(by_node.items())

@@ -60,13 +60,14 @@ def _mark(state: RunState, attempt: AttemptState, event: e.MemoryKept) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """A generation of which every rank's part is somewhere, or a replica of it. By rank: the node
-    that has it, its own rather than a copy. `lost` are ranks that only replicas stand in for."""
+    that has it, its own rather than a copy. `lost`: those that are nowhere, and the rank that holds
+    the same parts and stands in."""
 
     attempt: int
     step: int
     world_size: int
     where: Mapping[int, int]
-    lost: tuple[int, ...]
+    lost: Mapping[int, int]
 
 
 def whole_generations(state: RunState) -> list[Held]:
@@ -86,9 +87,11 @@ def whole_generations(state: RunState) -> list[Held]:
         attempt = state.attempts[index]
         ranks = attempt.ranks.keys()
         where = {rank: node for rank, node in (copies | own).items() if rank in ranks}
-        lost = tuple(sorted(ranks - where.keys()))
-        shards = {attempt.shards.get(rank) for rank in where} - {None}
-        if all(attempt.shards.get(rank) in shards for rank in lost):
+        twins = {attempt.shards.get(rank): rank for rank in sorted(where, reverse=True)}
+        twins.pop(None, None)
+        missing = sorted(ranks - where.keys())
+        if where and all(attempt.shards.get(rank) in twins for rank in missing):
+            lost = {rank: twins[attempt.shards[rank]] for rank in missing}
             world = attempt.world_size
             found.append(Held(attempt=index, step=step, world_size=world, where=where, lost=lost))
     return found

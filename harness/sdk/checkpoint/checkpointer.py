@@ -226,11 +226,8 @@ class Checkpointer:
             return reason
         rest = {thing: [kept[key] for key in keys] for thing, keys in entries.items()}
         self.values = things.install(asked, targets, rest)
-        if lost and ranks.rank == 0:
-            _say(
-                f"checkpoint {found.path}: {', '.join(lost)} of {manifest.world_size} ranks cannot "
-                "be shared out to another layout; each rank keeps its own"
-            )
+        for sentence in lost if ranks.rank == 0 else ():
+            _say(f"checkpoint {found.path}: {sentence}")
         return ""
 
     # --- saving --------------------------------------------------------------------------------

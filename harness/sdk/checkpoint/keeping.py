@@ -43,13 +43,14 @@ _LOOK_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the agent asks for. `files` are descriptors by rank."""
+    """What the agent asks for. `files` are descriptors by rank; `twins` says, by rank whose memory
+    is nowhere, which one stands in."""
 
     files: Mapping[int, int]
     attempt: int
     step: int
     world_size: int
-    lost: tuple[int, ...]
+    twins: Mapping[int, int]
     token: str
     answer: str
 
@@ -57,7 +58,7 @@ class Request:
     def from_json(cls, text: str) -> "Request":
         raw = json.loads(text)
         files = {int(rank): descriptor for rank, descriptor in raw["files"].items()}
-        return cls(**{**raw, "files": files, "lost": tuple(raw["lost"])})
+        return cls(**{**raw, "files": files, "twins": dict(raw["twins"])})
 
 
 class Shelf(Planner):
@@ -161,7 +162,7 @@ def _put(temporary: Path, rank: int, content: Mapping[str, object]) -> None:
 def _gathered(temporary: Path, request: Request, mine: Mapping[int, Index]) -> dict[int, Index]:
     """The indices of all ranks whose memory is somewhere. Raises SaveFailed."""
     found = dict(mine)
-    wanted = sorted(set(range(request.world_size)) - set(request.lost))
+    wanted = sorted(set(range(request.world_size)) - request.twins.keys())
     deadline = time.monotonic() + _PATIENCE
     while missing := [rank for rank in wanted if rank not in found]:
         for rank in missing:
@@ -182,7 +183,6 @@ def _orders(
 ) -> dict[int, Order]:
     """By rank, what it writes: the same on every node. Raises ValueError in words."""
     _refuse_namesakes(indices)
-    first = min(indices)
     plans: list[tuple[SavePlan, Sequence[str]]] = []
     for rank in range(request.world_size):
         index = indices.get(rank)
@@ -194,7 +194,7 @@ def _orders(
             items += [_kept_item(lost, thing) for lost in request.lost for thing in _alike(indices)]
         plans.append((SavePlan(items), () if index is None else index.buffers))
     shared, metadata = shared_out(Planner(), without_later_buffers(plans))
-    of_first = indices[first]
+    of_first = indices[min(indices)]
     draft = Manifest(
         step=request.step,
         world_size=request.world_size,
@@ -222,21 +222,27 @@ def _kept_item(rank: int, thing: str) -> WriteItem:
     return WriteItem(index=MetadataIndex(rest_key(rank, thing)), type=WriteItemType.BYTE_IO)
 
 
-def _alike(indices: Mapping[int, Index]) -> dict[str, str]:
-    """Things of which all ranks keep the same, with the digest of it."""
-    found: dict[str, set[str]] = {}
+def _stand_ins(indices: Mapping[int, Index], twin: int) -> dict[str, str]:
+    """What of the things that `twin` keeps for itself is its twin's as well, with the digest: what
+    belongs to tensors that both hold, and what is the same on all ranks."""
+    of_tensors = {chunk.name.partition(".")[0] for chunk in indices[twin].chunks}
+    everywhere: dict[str, set[str]] = {}
     for index in indices.values():
         for one in index.kept:
-            found.setdefault(one.thing, set()).add(one.digest)
-    shared = {thing: digests for thing, digests in found.items() if thing != things.RANDOM}
-    return {thing: digests.pop() for thing, digests in shared.items() if len(digests) == 1}
+            everywhere.setdefault(one.thing, set()).add(one.digest)
+    return {
+        one.thing: one.digest
+        for one in indices[twin].kept
+        if one.thing != things.RANDOM
+        and (one.thing in of_tensors or len(everywhere[one.thing]) == 1)
+    }
 
 
 def _stand_in(orders: Mapping[int, Order], indices: Mapping[int, Index], request: Request) -> None:
     """The records of ranks that cannot leave one."""
-    rest = _alike(indices)
-    for rank in request.lost:
-        leave(orders[rank], Record(results=[], files=[], digests={}, rest=rest))
+    for lost, twin in request.twins.items():
+        rest = _stand_ins(indices, twin)
+        leave(orders[lost], Record(results=[], files=[], digests={}, rest=rest))
 
 
 def _refuse_namesakes(indices: Mapping[int, Index]) -> None:
