@@ -3,7 +3,6 @@ for another node, and the way between nodes. It is told what to do by StartWorke
 """
 
 import asyncio
-import contextlib
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -16,6 +15,7 @@ from harness.agent.store_host import bind
 from harness.config import Job
 from harness.errors import NodeFailure
 from harness.holdings import Generation, MemoryPlan
+from harness.wire.waiting import set_within
 from harness.worker.memoryfile import MemoryFile, Slot, make
 
 _NEWS_SECONDS = 1.0
@@ -212,8 +212,7 @@ class NodeMemory:
         to, not_before = ("", -1), 0.0
         try:
             while True:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), _LOOK_SECONDS)
+                await set_within(_LOOK_SECONDS, self._news)
                 self._news.clear()
                 if wire is not None and to != (self._plan.keeper, self._attempt):
                     wire.close()

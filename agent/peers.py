@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from harness.wire.waiting import within
 from harness.worker.memoryfile import SPAN, MemoryFile, Slot
 
 _CHUNK = 1 << 20
@@ -143,14 +144,14 @@ class Wire:
     async def _send(self, data: bytes | memoryview) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait_for(loop.sock_sendall(self._end, data), _IDLE_SECONDS)
+            await within(_IDLE_SECONDS, loop.sock_sendall(self._end, data))
         except (OSError, asyncio.TimeoutError) as error:
             raise PeerLost(_words(error)) from None
 
     async def _receive_some(self, into: memoryview) -> int:
         loop = asyncio.get_running_loop()
         try:
-            got = await asyncio.wait_for(loop.sock_recv_into(self._end, into), _IDLE_SECONDS)
+            got = await within(_IDLE_SECONDS, loop.sock_recv_into(self._end, into))
         except (OSError, asyncio.TimeoutError) as error:
             raise PeerLost(_words(error)) from None
         if not got:
@@ -194,7 +195,7 @@ async def connect(address: str, key: bytes) -> Wire:
         raise PeerLost(_words(error)) from None
     wire = Wire(end, key)
     try:
-        await asyncio.wait_for(loop.sock_connect(end, where), _CONNECT_SECONDS)
+        await within(_CONNECT_SECONDS, loop.sock_connect(end, where))
         await wire.prove(server=False)
     except BaseException as error:
         wire.close()

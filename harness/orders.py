@@ -116,7 +116,8 @@ class KeepMemory:
     answered by MemoryKept.
 
     This node writes the parts of `ranks`; those of `lost` exist nowhere, `twins` hold the same
-    parts and stand in. Nodes that write together have the same `token`. `failed`: the attempt that came to an end.
+    parts and stand in. Nodes that write together have the same `token`. `failed` is the attempt
+    that has come to its end.
     """
 
     failed: int

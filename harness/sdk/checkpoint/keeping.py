@@ -190,8 +190,12 @@ def _orders(
         if index is not None:
             items = [shelving.item_of(chunk) for chunk in index.chunks]
             items += [_kept_item(rank, one.thing) for one in index.kept]
-        if rank == first:
-            items += [_kept_item(lost, thing) for lost in request.lost for thing in _alike(indices)]
+        items += [
+            _kept_item(lost, thing)
+            for lost, twin in request.twins.items()
+            if twin == rank
+            for thing in _stand_ins(indices, twin)
+        ]
         plans.append((SavePlan(items), () if index is None else index.buffers))
     shared, metadata = shared_out(Planner(), without_later_buffers(plans))
     of_first = indices[min(indices)]
