@@ -42,7 +42,7 @@ async def keep(
         "token": order.token,
         "answer": str(answer),
     }
-    code = start_code("keeping", "harness.sdk.checkpoint")
+    code = start_code("keeping", "sdk.checkpoint")
     command = [job.python or sys.executable, *job.python_flags, "-u", "-c", code]
     try:
         with log.open("ab") as output:

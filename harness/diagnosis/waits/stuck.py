@@ -7,7 +7,7 @@ from harness.diagnosis.waits.graph import Op
 from harness.diagnosis.waits.record import RankWait
 from harness.incidents import Confidence
 
-_LOADER = re.compile(r"torch/utils/data/")
+LOADER = re.compile(r"torch/utils/data/")
 _IO = re.compile(
     r"pipe_(?:read|write)|io_schedule|folio_wait|nfs|fuse|locks_lock|flock|wait_on_page|ext4|xfs|blk_"
 )
@@ -83,7 +83,7 @@ def waits_for_loader(wait: RankWait) -> bool:
     for frame in wait.stack:
         if wait.doing is not None and frame.startswith(f"{wait.doing.file}:"):
             return False
-        if _LOADER.search(frame):
+        if LOADER.search(frame):
             return True
     return False
 
