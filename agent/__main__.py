@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from harness.agent import processes
-from harness.agent.supervisor import Agent, Link
+from harness.agent.line import Link
+from harness.agent.supervisor import Agent
 from harness.config import Job
 from harness.errors import HarnessError
 

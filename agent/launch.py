@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from harness.agent.recordlogs import RecordLogs
 from harness.agent.workers import Worker, WorkerFiles
 from harness.agent.zygote_client import Zygote
 from harness.config import Job
+from harness.holdings import MemoryPlan
 from harness.orders import StartWorkers
 from harness.worker import layout, link, pulse
 from harness.worker.bootstrap import ASSIGNMENT, start_code
@@ -24,12 +25,19 @@ class Launcher:
     """Makes workers of `job`; `environ` is what all processes of the node share."""
 
     def __init__(
-        self, job: Job, runtime_dir: Path, run_dir: Path, environ: Mapping[str, str]
+        self,
+        job: Job,
+        runtime_dir: Path,
+        run_dir: Path,
+        environ: Mapping[str, str],
+        memory: Callable[[int], int | None] = lambda rank: None,
     ) -> None:
+        """`memory` gives the descriptor of a rank's memory file, if it has one."""
         self._job = job
         self._runtime_dir = runtime_dir
         self._run_dir = run_dir
         self._environ = environ
+        self._memory = memory
 
     def files(self, attempt: int, rank: int) -> WorkerFiles:
         logs = self._run_dir / "logs" / f"attempt{attempt}"
@@ -50,6 +58,7 @@ class Launcher:
         variables = worker_environ(self._job, order, local_rank, str(files.error), self._environ)
         ours, theirs = link.socket_pair()
         page = pulse.make_page(str(rank), layout.BYTES)
+        memory, plan = self._memory(rank), order.memory or MemoryPlan()
         log = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             assignment = Assignment(
@@ -67,6 +76,9 @@ class Launcher:
                 arguments=self._job.script_args,
                 digests=self._job.policy.digests,
                 digest_share=self._job.policy.digest_share,
+                memory=-1 if memory is None else memory,
+                restore_attempt=plan.restore_attempt,
+                restore_step=plan.restore_step,
             )
             if zygote is not None:
                 request = {
@@ -75,7 +87,8 @@ class Launcher:
                     "environ": variables,
                     "unset": list(PRIVATE),
                 }
-                pid = await zygote.fork(request, [log, page, theirs.fileno()])
+                given = [log, page, theirs.fileno(), *([] if memory is None else [memory])]
+                pid = await zygote.fork(request, given)
             else:
                 pid = self._start_fresh(assignment, variables, log)
             return Worker(
@@ -104,6 +117,7 @@ class Launcher:
 
     def _start_fresh(self, assignment: Assignment, variables: Mapping[str, str], log: int) -> int:
         job = self._job
+        memory = -1 if job.mode == "command" else assignment.memory
         environ = {**self._environ, **variables}
         if job.mode == "command":
             command = [
@@ -125,7 +139,7 @@ class Launcher:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=[assignment.pulse, assignment.link],
+            pass_fds=[fd for fd in (assignment.pulse, assignment.link, memory) if fd >= 0],
         )
         process.returncode = 0  # watched by pidfd; Popen must not collect it in its own cleaning
         return process.pid

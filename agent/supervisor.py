@@ -7,9 +7,10 @@ import shutil
 import signal
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import assert_never
 
@@ -19,6 +20,7 @@ from harness.agent import (
     evidence,
     facts,
     faults,
+    keeping,
     marks,
     processes,
     showing,
@@ -31,6 +33,8 @@ from harness.agent.console import Console
 from harness.agent.digests import Digests
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
+from harness.agent.line import Link
+from harness.agent.memory import NodeMemory
 from harness.agent.readings import Readings
 from harness.agent.stopping import Stopper, stop_at_step
 from harness.agent.store_host import StoreHost
@@ -49,25 +53,6 @@ _EVIDENCE_SHARE = 0.8
 
 class _Abandoned(Exception):
     """The workers are to be stopped before they were started."""
-
-
-class Welcome(Protocol):
-    """What the controller says to an agent that joins."""
-
-    @property
-    def run(self) -> str: ...
-    @property
-    def node_rank(self) -> int: ...
-
-
-class Link(Protocol):
-    """The agent's line to the controller (harness.wire.agent_link.AgentLink)."""
-
-    async def join(self) -> Welcome: ...
-    def orders(self) -> AsyncIterator[o.Order]: ...
-    def report(self, attempt: int, event: e.Event) -> None: ...
-    async def command(self, command: o.Command, by: str) -> tuple[bool, str]: ...
-    async def close(self) -> None: ...
 
 
 class Agent:
@@ -97,6 +82,7 @@ class Agent:
         self._readings = Readings(
             lambda: [worker for worker in self._workers.values() if worker.alive], link.report
         )
+        self._memory = NodeMemory(job, link.report, self._console.notice, self._in_background)
         self._zygotes = ZygoteKeeper(
             job,
             self._environ,
@@ -121,6 +107,7 @@ class Agent:
             early, self._early = self._early or [], None
             for make in early:
                 self._report(make(self._node_rank))
+            self._memory.open(welcome.run or self._job.run, self._node_rank)
             self._watch.start(self._node_rank)
             self._in_background(self._report_pulses())
             self._in_background(self._readings.keep(self._node_rank))
@@ -173,6 +160,8 @@ class Agent:
                 self._in_background(self._watch.set_aside(order))
             case o.TellDigests() | o.CertifyCheckpoint():
                 self._digests.obey(order)
+            case o.KeepMemory():
+                self._in_background(self._keep_memory(order))
             case o.StopAtStep():
                 self._in_background(self._stop_at_step(order))
             case o.InjectFault():
@@ -193,6 +182,7 @@ class Agent:
         self._zygotes.kill()
         self._watch.kill()
         self._store.stop()
+        self._memory.close()
         processes.kill_below(os.getpid())
         await asyncio.to_thread(self._console.close)
         await self._link.close()
@@ -299,8 +289,11 @@ class Agent:
         self._readings.begin(order.world_size)
         self._watch.begin(order)
         self._oom_before = vitals.read_oom_counter()
-        launcher = Launcher(self._job, self._runtime_dir, self._run_dir, self._environ)
+        launcher = Launcher(
+            self._job, self._runtime_dir, self._run_dir, self._environ, self._memory.descriptor
+        )
         zygote = await self._zygote()
+        await self._memory.begin(order)
         await asyncio.gather(
             *(
                 self._start_worker(launcher, order, local_rank, zygote)
@@ -368,9 +361,15 @@ class Agent:
         await self._launched()
         await self._stop(order.grace)
         await self._watch.settle()
+        self._memory.stopped()
         self._link.report(
             order.attempt, e.WorkersStopped(node_rank=self._node_rank, attempt=order.attempt)
         )
+
+    async def _keep_memory(self, order: o.KeepMemory) -> None:
+        path, log = self._runtime_dir / "keep", self._run_dir / "memory.log"
+        done = await keeping.keep(order, self._job, self._memory.file_of, self._environ, path, log)
+        self._link.report(order.failed, replace(done, node_rank=self._node_rank))
 
     async def _stop_at_step(self, order: o.StopAtStep) -> None:
         await self._launched()
@@ -410,6 +409,9 @@ class Agent:
     # --- what workers do -----------------------------------------------------------------------
 
     def _on_fact(self, worker: Worker, fact: dict[str, Any]) -> None:
+        if fact.get("type") == "MemoryStaged":
+            self._memory.staged()
+            return
         try:
             event = facts.event_of(worker, fact)
         except facts.BadFact as bad:
@@ -425,6 +427,7 @@ class Agent:
         worker.exit_text, worker.ended_at = ending.text, time.monotonic()
         self._report_changed(worker)
         self._digests.read([worker])
+        self._memory.tell()
         killed = ending.signal == 9 and not worker.told_to_stop
         self._link.report(
             worker.attempt,

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.faults import Fault
+from harness.holdings import MemoryHeld as MemoryHeld
+from harness.holdings import MemoryKept as MemoryKept
+from harness.holdings import MemoryServed as MemoryServed
 from harness.incidents import Incident, Outcome, Where
 from harness.membership import HostStruck as HostStruck
 from harness.membership import NodesAwaited as NodesAwaited
@@ -122,6 +125,9 @@ class AttemptStarted:
     why: str
     checkpoint_interval: float | None = None
     """Seconds between saves that its workers are told; 0: the script decides."""
+    memory_attempt: int = -1
+    memory_step: int = -1
+    """Its workers go on from this generation in memory; -1: from none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +273,8 @@ class CheckpointLoaded:
     path: str
     seconds: float = 0.0
     """What the load took; 0 when the script does not say."""
+    source: str = ""
+    """disk, memory (of the rank's own node) or neighbour (memory of another one), if it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +437,9 @@ Event = (
     | CheckpointFailed
     | CheckpointFlaw
     | StopStepTaken
+    | MemoryServed
+    | MemoryHeld
+    | MemoryKept
     | FactsLost
     | PulsesRead
     | ArrivalsRead

@@ -4,6 +4,7 @@ controller). Frozen, slotted, keyword-only; one union each."""
 from dataclasses import dataclass
 
 from harness.faults import Fault
+from harness.holdings import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class StartWorkers:
     max_restarts: int
     checkpoint_interval: float | None = None
     """Seconds between saves, told to the workers; 0: the script decides; None: nothing is told."""
+    memory: MemoryPlan | None = None
+    """What to do with the ranks' state in memory; None in journals that did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,26 @@ class CertifyCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepMemory:
+    """Write the generation of `step` that `attempt` staged as a checkpoint, before it is lost;
+    answered by MemoryKept.
+
+    This node writes the parts of `ranks`; those of `lost` exist nowhere, `twins` hold the same
+    parts and stand in. Nodes that write together have the same `token`. `failed` is the attempt
+    that has come to its end.
+    """
+
+    failed: int
+    attempt: int
+    step: int
+    ranks: tuple[int, ...]
+    world_size: int
+    token: str
+    lost: tuple[int, ...] = ()
+    twins: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InjectFault:
     """Do `fault` to a local rank; answered by FaultInjected when the harm is done."""
 
@@ -164,6 +187,7 @@ Order = (
     | SetAside
     | TellDigests
     | CertifyCheckpoint
+    | KeepMemory
     | InjectFault
     | Notify
     | Shutdown

@@ -14,6 +14,7 @@ from harness.diagnosis.signature import Signature
 from harness.diagnosis.watched_files import WATCHED
 from harness.incidents import CollectiveRef, Incident, Verdict
 from harness.state import AttemptState, RunState
+from harness.state.memory import whole_generations
 from harness.topology import coordinates_text, ranks_text
 
 SCHEMA = 1
@@ -138,6 +139,10 @@ def _cost(state: RunState, incident: Incident) -> str:
         )
     corrupted = incident.verdict.verdict == "silent_data_corruption"
     mark = state.clean_restore_point if corrupted else state.newest_restore_point
+    remembered = _remembered(state, incident)
+    if remembered is not None and (mark is None or remembered >= mark.step):
+        again = reached - remembered
+        return f"from memory of step {remembered}: at most {_steps(again)} done again"
     if mark is not None:
         return f"from the checkpoint of step {mark.step}: {_steps(reached - mark.step)} done again"
     told = state.checkpoints or (attempt is not None and goodput.tells_progress(attempt))
@@ -148,6 +153,14 @@ def _cost(state: RunState, incident: Incident) -> str:
     if incident.action == "rollback":
         return "to the checkpoint before, which the script then finds as its newest"
     return "from what the script itself loads: it reports no checkpoints to Harness"
+
+
+def _remembered(state: RunState, incident: Incident) -> int | None:
+    """The newest step that all ranks have in memory by the last word of their agents, if the next
+    attempt may go on from there."""
+    if incident.action != "restart" or incident.verdict.family == "numeric":
+        return None
+    return next((held.step for held in whole_generations(state) if not held.lost), None)
 
 
 def _steps(count: int) -> str:
@@ -327,6 +340,7 @@ def _attempt_json(state: RunState, attempt: AttemptState) -> dict[str, Any]:
         "first_step": time_text(attempt.first_step_ns),
         "stopped": time_text(attempt.stopped_ns or _ended_ns(state, attempt)),
         "resumed_step": attempt.resumed_step,
+        "resumed_from": attempt.resumed_from,
         "step": attempt.step,
         "loss": final_loss(attempt),
     }
@@ -389,14 +403,18 @@ def _attempt_lines(state: RunState) -> list[str]:
     lines = []
     for attempt in state.attempts:
         since = (attempt.started_ns - state.started_ns) / 1e9
-        resumed = (
-            "" if attempt.resumed_step is None else f", resumed at step {attempt.resumed_step}"
-        )
+        resumed = ""
+        if attempt.resumed_step is not None:
+            source = _SOURCES.get(attempt.resumed_from or "", "")
+            resumed = f", resumed at step {attempt.resumed_step}{source}"
         lines.append(
             f"attempt {attempt.index}: +{since:.1f} s, {attempt.world_size} ranks, {attempt.why}"
             f"{resumed}, reached step {attempt.step}"
         )
     return lines
+
+
+_SOURCES = {"memory": " from memory", "neighbour": " from a neighbour's memory"}
 
 
 def _times(times: goodput.IncidentTimes) -> str:

@@ -80,6 +80,12 @@ class Checkpoint:
     every: int = _opt(
         0, "steps between checkpoints; 0: only at the end", flag="checkpoint-every", least=0
     )
+    memory_every: int = _opt(
+        0,
+        "steps between copies in the nodes' memory, under Harness; 0: none",
+        flag="checkpoint-memory-every",
+        least=0,
+    )
     keep: int = _opt(3, "complete checkpoints kept", flag="checkpoint-keep", least=1)
     sync: bool = _opt(False, "training waits until each is on disk", flag="checkpoint-sync")
 
@@ -187,8 +193,11 @@ def check(config: Config) -> None:
         raise ConfigError(f"--dp-shard {p.dp_shard}: dp {p.dp} is not a multiple of it")
     if o.warmup > o.steps:
         raise ConfigError(f"--warmup {o.warmup}: there are only {o.steps} steps")
-    if config.checkpoint.every and not config.checkpoint.dir:
-        raise ConfigError(f"--checkpoint-every {config.checkpoint.every} needs --checkpoint-dir")
+    for name in ("every", "memory_every"):
+        steps = getattr(config.checkpoint, name)
+        if steps and not config.checkpoint.dir:
+            flag = f"--checkpoint-{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} {steps} needs --checkpoint-dir")
 
 
 def layout(config: Config, world_size: int) -> Layout:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import harness
 from harness.trainer.config import Config, ConfigError, Layout, Place, layout
@@ -98,16 +98,20 @@ class Trainer:
             self._position = self._checkpoints.values["position"]
             self._say(f"resumed after step {self._step} from {self._checkpoints.loaded}")
 
+    @property
+    def _things(self) -> dict[str, Any]:
+        """All that a checkpoint holds."""
+        return {
+            "model": self._parts,
+            "optimizer": self._optimizer,
+            "position": self._position,
+            "shape": asdict(self._config.model),
+        }
+
     def _save(self) -> None:
         if self._checkpoints is None:
             return
-        done = self._checkpoints.save(
-            self._step,
-            model=self._parts,
-            optimizer=self._optimizer,
-            position=self._position,
-            shape=asdict(self._config.model),
-        )
+        done = self._checkpoints.save(self._step, **self._things)
         if done.outcome in ("writing", "saved"):
             self._say(f"checkpoint {done.path}, training stood still for {done.blocked:.2f} s")
 
@@ -164,6 +168,8 @@ class Trainer:
                     tokens=self._position * self._config.model.seq_len,
                     total_steps=steps,
                 )
+                if self._checkpoints is not None:
+                    self._checkpoints.remember(done.step, **self._things)
                 stopping = self._checkpoints is not None and harness.should_stop(done.step)
                 if done.step == steps or stopping or (every and done.step % every == 0):
                     self._save()
@@ -178,7 +184,13 @@ class Trainer:
 def checkpointer(config: Config, world: DeviceMesh | None = None) -> harness.Checkpointer:
     """The checkpoints of this training."""
     chosen = config.checkpoint
-    return harness.Checkpointer(chosen.dir, keep=chosen.keep, sync=chosen.sync, mesh=world)
+    return harness.Checkpointer(
+        chosen.dir,
+        keep=chosen.keep,
+        memory_every=chosen.memory_every,
+        sync=chosen.sync,
+        mesh=world,
+    )
 
 
 def check_folder(config: Config) -> None:

@@ -145,6 +145,7 @@ def _as_json(
             for row in view.incidents
         ],
         "checkpoint": {"step": mark.step, "path": mark.path} if mark is not None else None,
+        "resumed": _resumed_json(state),
         "controller": asdict(controller) if controller is not None else None,
         "ledger": goodput.ledger_json(state),
         "notes": list(notes),
@@ -181,6 +182,7 @@ def _lines(
     mark = state.newest_restore_point
     if mark is not None:
         lines += _table("checkpoint", [f"step {mark.step}, whole: {clean(mark.path)}"])
+    lines += _table("resumed", _resumed_lines(state))
     lines += _table(
         "incidents", [f"#{row.id} {row.verdict} of {row.who}: {row.fate}" for row in view.incidents]
     )
@@ -193,6 +195,26 @@ def _lines(
         text = f"{controller.address}, pid {controller.pid}, {words[controller.alive]}{restarts}"
         lines += _table("controller", [text])
     return lines
+
+
+def _resumed_json(state: RunState) -> dict[str, Any] | None:
+    """Where the newest attempt went on from, and what that cost."""
+    attempt = state.attempt
+    if attempt is None or attempt.resumed_step is None:
+        return None
+    before = [i for i in state.incidents if i.verdict.attempt == attempt.index - 1]
+    lost = before[-1].lost_steps if before else None
+    return {"step": attempt.resumed_step, "from": attempt.resumed_from, "lost_steps": lost}
+
+
+def _resumed_lines(state: RunState) -> list[str]:
+    resumed = _resumed_json(state)
+    if resumed is None or resumed["from"] == "disk":
+        return []
+    place = "memory" if resumed["from"] == "memory" else "a neighbour's memory"
+    lost = resumed["lost_steps"]
+    steps = "" if lost is None else f", {lost} step{'' if lost == 1 else 's'} done again"
+    return [f"at step {resumed['step']}, from {place}{steps}"]
 
 
 def _strike_lines(state: RunState) -> list[str]:

@@ -32,6 +32,7 @@ def ledger_json(state: RunState) -> dict[str, Any]:
                 "mttr_seconds": each.mttr,
                 "split_seconds": dict(each.split),
                 "lost_steps": each.lost_steps,
+                "resumed_from": each.resumed_from,
             }
             for each in times
         ],

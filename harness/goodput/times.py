@@ -26,6 +26,8 @@ class IncidentTimes:
     split: Mapping[str, float | None]
     lost_steps: int | None
     restarted: bool
+    resumed_from: str | None = None
+    """disk, memory or neighbour: where the next attempt says that it went on from."""
 
     @property
     def downtime(self) -> float | None:
@@ -79,6 +81,7 @@ def _times(state: RunState, incident: Incident) -> IncidentTimes:
         split=split,
         lost_steps=incident.lost_steps,
         restarted=following is not None,
+        resumed_from=None if following is None else following.resumed_from,
     )
 
 

@@ -28,6 +28,7 @@ from harness.recovery.members import (
     may_go_on,
     members,
 )
+from harness.recovery.memory import memory_plan, restorable
 from harness.recovery.remedy import choose
 from harness.state import AttemptState, RunState
 from harness.topology import place_ranks, ranks_text
@@ -147,7 +148,10 @@ def _start_attempt(state: RunState, run: e.RunStarted) -> e.AttemptStarted:
     nodes = place_ranks(
         [(node.node_rank, node.host, node.local_world_size) for node in taking_part]
     )
+    held = restorable(state, run)
     return e.AttemptStarted(
+        memory_attempt=-1 if held is None else held.attempt,
+        memory_step=-1 if held is None else held.step,
         attempt=len(state.attempts),
         world_size=sum(node.size for node in nodes),
         nodes=nodes,
@@ -211,6 +215,7 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
                 master_port=store.port,
                 max_restarts=run.policy.max_restarts,
                 checkpoint_interval=attempt.checkpoint_interval,
+                memory=memory_plan(state, attempt, node.node_rank),
             ),
         )
         for group_rank, node in enumerate(attempt.nodes.values())

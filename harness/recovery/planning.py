@@ -33,6 +33,7 @@ from harness.recovery.launching import (
     stored_by_ns,
 )
 from harness.recovery.members import grow
+from harness.recovery.memory import keep_memory, kept_by_ns
 from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns, stop_wanted
 from harness.recovery.quarantine import quarantine_notices, strikes
 from harness.recovery.remedy import aside, incident_of
@@ -253,6 +254,10 @@ def _wind_down(
     if late and now_ns < _stopped_by_ns(state, attempt):
         return []
     if stop is not None:
+        wanted = state.stop is None and not late
+        keep = keep_memory(state, attempt, incident, now_ns, ends=True) if wanted else None
+        if keep is not None:
+            return keep
         return end_preempted(state, attempt) or end_stopped(state, stop)
     if late:
         return fail(
@@ -262,7 +267,11 @@ def _wind_down(
             f" {state.run.policy.stop_grace + state.run.policy.stop_limit:g} s",
             "a process of theirs cannot be killed (look for state D in ps); the machine needs care",
         )
-    if incident is not None and incident.action in ("stop", "report", "none"):
+    ends = incident is not None and incident.action in ("stop", "report", "none")
+    keep = keep_memory(state, attempt, incident, now_ns, ends=ends)
+    if keep is not None:
+        return keep
+    if incident is not None and ends:
         reason = f"{incident.verdict.cause}; not restarted: {incident.action_reason}"
         outcome = "succeeded" if incident.exit_code == ExitCode.OK else "failed"
         return end(state, outcome, incident.exit_code, reason)
@@ -377,7 +386,7 @@ def _stage_deadlines(state: RunState, run: e.RunStarted) -> list[int]:
             answered = answered_by_ns(attempt, _reachable(attempt))
             return [*watch_by_ns(state, attempt), *filter(None, [answered])]
         case "stopping" if attempt is not None:
-            return [_stopped_by_ns(state, attempt)]
+            return [_stopped_by_ns(state, attempt), *kept_by_ns(attempt)]
         case _:
             return []
 

@@ -77,11 +77,22 @@ def checkpoint_saved(step: int, path: str | os.PathLike[str], seconds: float) ->
         )
 
 
-def checkpoint_loaded(step: int, path: str | os.PathLike[str]) -> None:
-    """Say that this rank goes on from the checkpoint of `step` at `path`."""
+def checkpoint_loaded(
+    step: int, path: str | os.PathLike[str], seconds: float = 0.0, source: str = ""
+) -> None:
+    """Say that this rank goes on from the checkpoint of `step` at `path`.
+
+    `seconds` is what the load took; `source` is disk, memory or neighbour, where it is known.
+    """
     guest = current()
     if guest is not None:
-        guest.link.say("CheckpointLoaded", step=int(step), path=os.fspath(path))
+        guest.link.say(
+            "CheckpointLoaded",
+            step=int(step),
+            path=os.fspath(path),
+            seconds=float(seconds),
+            source=source,
+        )
 
 
 def checkpoint_failed(step: int, path: str | os.PathLike[str], why: str) -> None:

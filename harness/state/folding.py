@@ -11,14 +11,12 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.membership import Strike
 from harness.sightings import Pulse
-from harness.state import booking, digesting, files, groups, sampling, stalls
+from harness.state import booking, digesting, files, groups, memory, nodes, sampling, stalls
 from harness.state.reading import arrivals_read, vitals_read
 from harness.state.words import (
     AttemptState,
     Collection,
-    NodeState,
     RankState,
     RunState,
     StackRequest,
@@ -58,17 +56,15 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             state.strikes = list(event.strikes)
         case e.ControllerStarted():
             state.incarnations = event.incarnation + 1
-            for node in state.nodes.values():
-                # Nobody listened while there was no controller: silence counts from now.
-                node.seen_ns = state.last_ns
+            nodes.unheard(state)
         case e.AgentJoined():
-            _agent_joined(state, event)
+            nodes.joined(state, event)
         case e.AgentLost():
-            _agent_lost(state, stamp, event)
+            nodes.lost(state, stamp, event)
         case e.ZygoteReady():
-            _set_launching(state, event.node_rank, "zygote")
+            nodes.launching(state, event.node_rank, "zygote")
         case e.ZygoteUnused():
-            _set_launching(state, event.node_rank, event.why)
+            nodes.launching(state, event.node_rank, event.why)
         case e.StoreReady():
             state.store = event
         case e.StoreFailed():
@@ -83,7 +79,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.Regrouping():
             state.attempts[event.attempt].regroup = event
         case e.HostStruck():
-            _struck(state, stamp, event)
+            nodes.struck(state, stamp, event)
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
         case e.RunEnded():
@@ -99,6 +95,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.StallLooked()
         ):
             _fold_decision(state, stamp, event)
+        case e.MemoryServed() | e.MemoryHeld() | e.MemoryKept():
+            memory.heard(state, event)
         case e.StacksTaken():
             _stacks_taken(state, event)
         case e.MarksDiffer() | e.MarksSampled():
@@ -212,6 +210,7 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
                 attempt.resumed_step = event.step
+                attempt.sources.add(event.source or "disk")
                 if (rank := attempt.ranks.get(event.rank)) is not None:
                     booking.loaded(attempt, rank, event.seconds, stamp.wall_ns)
         case e.CheckpointFile() | e.CheckpointFailed() | e.CheckpointFlaw() | e.FilesSetAside():
@@ -257,43 +256,6 @@ def _trouble(state: RunState, stamp: e.Stamp, at_ns: int, rank: int | None) -> N
         attempt.failed.add(rank)
 
 
-def _agent_joined(state: RunState, event: e.AgentJoined) -> None:
-    node = state.nodes.get(event.node_rank)
-    if node is not None and node.pid == event.pid and node.host == event.host:
-        node.connected, node.lost_why, node.seen_ns = True, "", state.last_ns
-        return
-    state.nodes[event.node_rank] = NodeState(
-        node_rank=event.node_rank,
-        host=event.host,
-        pid=event.pid,
-        local_world_size=event.local_world_size,
-        joined_ns=state.last_ns,
-        seen_ns=state.last_ns,
-    )
-
-
-def _agent_lost(state: RunState, stamp: e.Stamp, event: e.AgentLost) -> None:
-    node = state.nodes.get(event.node_rank)
-    if node is None:
-        return
-    node.connected = False
-    node.lost_why = event.why
-    attempt = state.attempt
-    if attempt is None or state.stage not in ("running", "judging", "stopping"):
-        return
-    placed = attempt.nodes.get(event.node_rank)
-    if placed is None:
-        return
-    attempt.lost_nodes.setdefault(event.node_rank, event.why)
-    attempt.lost_ns = attempt.lost_ns or stamp.wall_ns
-    for rank in placed.ranks:
-        if rank not in attempt.gone:
-            attempt.ranks[rank].status = "exited"
-            attempt.gone.add(rank)
-    if attempt.trouble_ns == 0:
-        attempt.trouble_ns = attempt.trouble_seen_ns = stamp.wall_ns
-
-
 def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> None:
     state.commands.append(event)
     if not event.accepted:
@@ -314,12 +276,6 @@ def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> No
             assert_never(event.command)
 
 
-def _set_launching(state: RunState, node_rank: int, how: str) -> None:
-    node = state.nodes.get(node_rank)
-    if node is not None:
-        node.launching = how
-
-
 def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> AttemptState:
     ranks = {
         rank: RankState(rank=rank, node_rank=node.node_rank)
@@ -331,6 +287,7 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
         state.mesh = None
         state.coordinates.clear()
         state.groups.clear()
+    memory.attempt_started(state, event)
     return AttemptState(
         index=event.attempt,
         world_size=event.world_size,
@@ -340,6 +297,7 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
         started_ns=stamp.wall_ns,
         forgiven={} if state.attempt is None else dict(state.attempt.forgiven),
         checkpoint_interval=event.checkpoint_interval,
+        memory=(event.memory_attempt, event.memory_step),
     )
 
 
@@ -377,14 +335,6 @@ def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> No
     attempt.gone.add(event.rank)
     if not event.ordered and event.exit_code != 0:
         _trouble(state, stamp, event.exited_ns, event.rank)
-
-
-def _struck(state: RunState, stamp: e.Stamp, event: e.HostStruck) -> None:
-    run = "" if state.run is None else state.run.run
-    strike = Strike(
-        host=event.host, run=run, incident=event.incident, why=event.why, at_ns=stamp.wall_ns
-    )
-    state.strikes.append(strike)
 
 
 def _stop_at(state: RunState, node_rank: int, order: o.StopAtStep) -> None:
@@ -432,6 +382,11 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
         case o.TellDigests() | o.CertifyCheckpoint():
             if state.attempt is not None:
                 digesting.ordered(state.attempt, event.node_rank, event.order, stamp.wall_ns)
+        case o.KeepMemory(failed=index):
+            attempt = _attempt(state, index)
+            if attempt is not None:
+                attempt.keep_ordered[event.node_rank] = event.order
+                attempt.keep_ordered_ns = attempt.keep_ordered_ns or stamp.wall_ns
         case o.StopAtStep():
             _stop_at(state, event.node_rank, event.order)
         case o.InjectFault():

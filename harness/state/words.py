@@ -158,6 +158,17 @@ class AttemptState:
     moments: Moments = field(default_factory=Moments)
     checkpoint_interval: float | None = None
     """Seconds between saves that its workers were told; None in journals that did not say."""
+    memory: tuple[int, int] = (-1, -1)
+    """The generation in memory that it was to go on from: attempt and step; -1: none."""
+    sources: set[str] = field(default_factory=set)
+    """Where its ranks say that they resumed from: disk, memory, neighbour."""
+    shards: dict[int, str] = field(default_factory=dict)
+    """By rank: what parts of the state it stages; equal on replicas."""
+    keep_ordered: dict[int, o.KeepMemory] = field(default_factory=dict)
+    """By node: what was to be written of its memory once it had come to an end."""
+    keep_ordered_ns: int = 0
+    kept: dict[int, e.MemoryKept] = field(default_factory=dict)
+    """By node: what became of that."""
 
     arrivals: Arrivals = field(default_factory=Arrivals)
     growth: Growth = field(default_factory=Growth)
@@ -182,6 +193,11 @@ class AttemptState:
     """Digests of what ranks should have in common."""
     marks_differ: list[tuple[e.MarksDiffer, tuple[str, int]]] = field(default_factory=list)
     """Desyncs found by marks, each with (source, seq) of the record that shows it."""
+
+    @property
+    def resumed_from(self) -> str | None:
+        """Where the state that it resumed from came from, the farthest of its ranks."""
+        return next((s for s in ("disk", "neighbour", "memory") if s in self.sources), None)
 
     @property
     def step(self) -> int:
@@ -261,6 +277,10 @@ class RunState:
     incidents: list[Incident] = field(default_factory=list)
     checkpoints: dict[int, CheckpointMark] = field(default_factory=dict)
     """By step; a restore point once all ranks have saved it."""
+    memory: dict[int, e.MemoryHeld] = field(default_factory=dict)
+    """By node: what its agent holds of the ranks' state, by its last word."""
+    memory_addresses: dict[int, str] = field(default_factory=dict)
+    """By node: where other agents reach it."""
     mesh: e.MeshDeclared | None = None
     """As the lowest rank declared it; its coordinates are that rank's own."""
     coordinates: dict[int, dict[str, int]] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from harness.worker.inhand import InHand
 from harness.worker.link import Link
 from harness.worker.marklog import MarkWriter
 from harness.worker.marks import Marker
+from harness.worker.memoryfile import MemoryFile
 from harness.worker.pulse import PulseWriter
 from harness.worker.sites import SiteWriter
 
@@ -49,6 +50,11 @@ class Assignment:
     """Least steps between two digests of what should equal other ranks'; 0: none are taken."""
     digest_share: float = 0.01
     """Of the rank's time, that they may take."""
+    memory: int = -1
+    """Memory file of the rank's state; -1: there is none."""
+    restore_attempt: int = -1
+    restore_step: int = -1
+    """The generation in memory to go on from; -1: none."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
@@ -68,6 +74,10 @@ class Guest:
         self.marker: Marker | None = None
         self.witness: Witness | None = None
         self._map_logs(assignment.pulse)
+        self.memory: MemoryFile | None = None
+        if assignment.memory >= 0:
+            os.set_inheritable(assignment.memory, False)
+            self.memory = MemoryFile(assignment.memory)
         self._in_hand = InHand(self.link)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too

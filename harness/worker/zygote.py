@@ -152,8 +152,9 @@ def _become(agent: int, request: dict[str, Any], descriptors: list[int]) -> NoRe
     for name in request["unset"]:
         os.environ.pop(name, None)
     _start_over()
-    pulse, link = others
-    assignment = guest.Assignment.from_json({**request["assignment"], "pulse": pulse, "link": link})
+    # The memory file is missing where the node could not make one.
+    given = dict(zip(("pulse", "link", "memory"), others, strict=False))
+    assignment = guest.Assignment.from_json({**request["assignment"], **given})
     bootstrap.run(assignment)
 
 

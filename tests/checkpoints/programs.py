@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import harness
 import harness.errors
+from harness.sdk.checkpoint.memory import _tiers as tiers
+from harness.worker import guest, link, memoryfile, pulse
 
 
 class Loader:
@@ -299,3 +302,82 @@ def campaign(root: str, *, rounds: int, seed: int) -> dict[str, Any]:
         steps.append(int(os.pread(committed, 9, 10)))
     os.close(committed)
     return {"rounds": len(steps), "killed": killed, "steps": steps}
+
+
+# --- the memory tier ------------------------------------------------------------------------------
+
+
+def be_guest(memory: int, attempt: int, restore: tuple[int, int] = (-1, -1)) -> None:
+    """Be the rank of an attempt, as its agent would have it, with this memory file."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    ours, theirs = link.socket_pair()
+    ours.detach()
+    guest.become(
+        guest.Assignment(
+            rank=rank,
+            world_size=dist.get_world_size() if dist.is_initialized() else 1,
+            attempt=attempt,
+            agent_pid=os.getppid(),
+            pulse=pulse.make_page("test"),
+            link=theirs.detach(),
+            server="",
+            last_record="",
+            fatal="",
+            mode="script",
+            target="",
+            arguments=(),
+            memory=os.dup(memory),
+            restore_attempt=restore[0],
+            restore_step=restore[1],
+        )
+    )
+    tiers.clear()
+
+
+def remember(
+    root: str, *, layout: str, harm: str = "", restore: int = 3, then: str = ""
+) -> dict[str, Any]:
+    """Save step 1 on the disk, remember steps 1 to 3, then go on as a restarted rank would, from
+    memory of step `restore`. `harm`: data or index of rank 1's memory are altered in between;
+    `then`: another layout."""
+    memory = memoryfile.make("test")
+    be_guest(memory, 0)
+    training = Training(layout)
+    ck = harness.Checkpointer(root, sync=True, memory_every=1)
+    ck.load(**training.things, position=0)
+    states = []
+    for step in (1, 2, 3):
+        training.step()
+        states.append(training.state())
+        ck.remember(step, **training.things, position=step * 8)
+        if step == 1:
+            ck.save(1, **training.things, position=8)
+    expected = [training.step() for _ in range(2)]
+    tier = tiers[os.getpid()]
+    assert tier._newest is not None
+    assert tier._newest.thread is not None
+    tier._newest.thread.join()
+    file = memoryfile.MemoryFile(os.dup(memory))
+    steps = [slot.step for slot in file.whole()]
+    slot = file.find(0, restore)
+    if harm and slot is not None and (not dist.is_initialized() or dist.get_rank() == 1):
+        view = file.view(slot.number, slot.bytes)
+        view[8 if harm == "data" else slot.bytes - 9] ^= 16
+    be_guest(memory, 1, (0, restore))
+    opened: list[str] = []
+    sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+    again = Training(then or layout)
+    ck = harness.Checkpointer(root, sync=True, memory_every=1)
+    start = ck.load(**again.things, position=0)
+    files = [name for name in opened if name.startswith(root)]
+    return {
+        "steps": steps,
+        "start": start,
+        "source": ck.source,
+        "equal": again.state() == states[start - 1],
+        "losses": [again.step() for _ in range(2)],
+        "expected": expected,
+        "at": again.loader.at - training.loader.at,
+        "values": ck.values,
+        "files": files,
+    }

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,10 @@ class Launched:
         *options: str,
         folder_of_run: str = "a",
         python: bool = False,
+        zygote: bool = False,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
+        how = "--no-zygote" if python else "--no-python"
         self.folder = folder
         self.pids = folder / "pids"
         self.pids.mkdir(exist_ok=True)
@@ -61,10 +64,15 @@ class Launched:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "harness", "run", "--runs-dir", str(self.runs)),
-                    "--no-zygote" if python else "--no-python",
+                    *([] if zygote else [how]),
                     *(*options, str(self.script)),
                 ],
-                env={**os.environ, "PIDS": str(self.pids), "TMPDIR": str(self.runtime)},
+                env={
+                    **os.environ,
+                    **(environ or {}),
+                    "PIDS": str(self.pids),
+                    "TMPDIR": str(self.runtime),
+                },
                 stdout=subprocess.DEVNULL,
                 stderr=output,
                 start_new_session=True,

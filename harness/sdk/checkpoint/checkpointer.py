@@ -18,6 +18,7 @@ from harness.checkpoints import Manifest
 from harness.errors import UsageError
 from harness.sdk.checkpoint import loading, things
 from harness.sdk.checkpoint.agreement import Agreement
+from harness.sdk.checkpoint.memory import MemoryTier
 from harness.sdk.checkpoint.pace import Pace, told_interval
 from harness.sdk.checkpoint.plan import Plan, agree, fingerprint, state_dict
 from harness.sdk.checkpoint.staging import Snapshot, rest_digests
@@ -91,6 +92,7 @@ class Checkpointer:
         keep: int = 3,
         keep_every: int = 0,
         every: int | None = None,
+        memory_every: int = 0,
         sync: bool = False,
         wait: float = 30.0,
         patience: float = 120.0,
@@ -99,19 +101,28 @@ class Checkpointer:
         """`keep` newest checkpoints stay, and those whose step `keep_every` divides (0: none).
         `every` is the interval of `maybe_save` in steps; left out, it keeps to the time that
         `harness run --checkpoint-interval` tells, and saves at every step where none is told.
-        `sync` writes before `save` returns. A save waits at most `wait` seconds for the one before,
-        and is given up when for `patience` seconds nothing comes from another rank. `mesh` goes
-        into the manifest; left out, it is read off the tensors. Raises UsageError."""
-        for name, number, least in (("keep", keep, 1), ("keep_every", keep_every, 0)):
+        `memory_every` is that of `remember`, in steps (0: never). `sync` writes before `save`
+        returns. A save waits at most `wait` seconds for the one before, and is given up when for
+        `patience` seconds nothing comes from another rank. `mesh` goes into the manifest; left
+        out, it is read off the tensors. Raises UsageError."""
+        for name, number, least in (
+            ("keep", keep, 1),
+            ("keep_every", keep_every, 0),
+            ("every", 1 if every is None else every, 1),
+            ("memory_every", memory_every, 0),
+        ):
             if number < least:
                 raise UsageError(f"Checkpointer: {name} must be at least {least}, not {number}")
-        if every is not None and every < 1:
-            raise UsageError(f"Checkpointer: every must be at least 1, not {every}")
         self.root = Path(root)
         self.values: dict[str, Any] = {}
         """Plain values of the checkpoint that was loaded, by name."""
         self.loaded: Path | None = None
-        """The checkpoint that was loaded."""
+        """The checkpoint that was loaded; what came from memory has a name there and no folder."""
+        self.source = ""
+        """Where it was loaded from: disk, memory (of this node), neighbour (memory of another)."""
+        self._memory_every = memory_every
+        self._memory = MemoryTier.of_this_rank()
+        self._memory_told = ""
         self._keep, self._keep_every, self._every = keep, keep_every, every or 1
         seconds = 0.0 if every is not None else told_interval()
         self._pace = Pace(seconds) if seconds > 0 else None
@@ -139,14 +150,20 @@ class Checkpointer:
         """Load the newest good checkpoint into these things, in place; returns its step, or 0 when
         there is none.
 
-        One that is incomplete or altered is passed over, aloud on stderr, for the next older one;
-        all ranks take the same. Make the data loader's iterator before: random numbers are those of
-        the save once this returns. Raises UsageError when the checkpoint does not fit the things,
-        or when one had been loaded in part and no older one is good.
+        After a restart that is what the nodes hold in memory, where `remember` put it there and the
+        controller says so; no file is opened then. A checkpoint that is incomplete or altered is
+        passed over, aloud on stderr, for the next older one; all ranks take the same. Make the data
+        loader's iterator before: random numbers are those of the save once this returns. Raises
+        UsageError when the checkpoint does not fit the things, or when one had been loaded in part
+        and no older one is good.
         """
         self.wait()
         ranks = self._agreement()
         asked = things.sort(given)
+        began = time.perf_counter()
+        remembered = self._from_memory(asked, ranks, began)
+        if remembered is not None:
+            return remembered
         steps, why = ranks.from_first(self._steps() if ranks.rank == 0 else None)
         if why:
             raise UsageError(f"{self.root} cannot be read: {why}")
@@ -158,8 +175,8 @@ class Checkpointer:
                 reason = self._take(found, asked, ranks)
                 touched = True
             if not reason:
-                self.loaded = found.path
-                checkpoint_loaded(step, found.path)
+                self.loaded, self.source = found.path, "disk"
+                checkpoint_loaded(step, found.path, time.perf_counter() - began, "disk")
                 return int(step)
             if ranks.rank == 0:
                 _say(f"checkpoint {found.path} passed over: {reason}")
@@ -169,6 +186,21 @@ class Checkpointer:
             _say(f"no checkpoint in {self.root} is good; training starts at its beginning")
         self.values = dict(asked.values)
         return 0
+
+    def _from_memory(self, asked: Things, ranks: Agreement, began: float) -> int | None:
+        """The step, when memory gave it; None when there is nothing, or nothing to be trusted."""
+        if self._memory is None or self._memory.step < 0:
+            return None
+        done = self._memory.restore(asked, ranks, self._mesh)
+        if done.reason:
+            if ranks.rank == 0:
+                _say(f"memory of step {done.step} passed over for the disk: {done.reason}")
+            return None
+        self.values = done.values
+        self.loaded = Path("memory", checkpointdir.folder(self.root, done.step).name)
+        self.source = done.source
+        checkpoint_loaded(done.step, self.loaded, time.perf_counter() - began, done.source)
+        return done.step
 
     def _steps(self) -> tuple[list[int], str]:
         """Steps to try, newest first, or why there is no telling. On rank 0."""
@@ -198,23 +230,46 @@ class Checkpointer:
             return reason
         rest = {thing: [kept[key] for key in keys] for thing, keys in entries.items()}
         self.values = things.install(asked, targets, rest)
-        if lost and ranks.rank == 0:
-            _say(
-                f"checkpoint {found.path}: {', '.join(lost)} of {manifest.world_size} ranks cannot "
-                "be shared out to another layout; each rank keeps its own"
-            )
+        for sentence in lost if ranks.rank == 0 else ():
+            _say(f"checkpoint {found.path}: {sentence}")
         return ""
 
     # --- saving --------------------------------------------------------------------------------
 
+    def remember(self, step: int, **given: Any) -> bool:
+        """Copy these things into the node's memory when `memory_every` divides `step`, a step that
+        has been done; whether that was done. Call it on all ranks.
+
+        After a failure `load` gives them back without a look at the disk, also where a node was
+        lost, as long as another one keeps its copy. Nothing happens outside of `harness run`. What
+        goes wrong is said once, and training goes on.
+        """
+        tier, every = self._memory, self._memory_every
+        if tier is None or not every or step <= 0 or step % every:
+            return False
+        tier.claim(self)
+        ranks = self._agreement()
+        asked = things.sort(given)
+        found: Contents | str
+        try:
+            found = things.collect(asked)
+        except Exception as error:  # the border to the script's own state_dict()
+            found = in_words(error)
+        why = tier.stage(step, found, ranks, root=str(self.root.absolute()), mesh=self._mesh)
+        if why and why != self._memory_told and ranks.rank == 0:
+            _say(f"step {step} is not in memory: {why}; training goes on")
+        self._memory_told = why
+        return not why
+
     def maybe_save(self, step: int, **given: Any) -> Save | None:
         """Save when `every` divides `step`, a step that has been done, or by the clock, at the same
-        step on all ranks; otherwise None.
+        step on all ranks; otherwise None. Copy into memory when `memory_every` divides it.
 
         Also when the run is preempted and this is the step to stop at: then it is on disk when
         the call returns, and `harness.should_stop(step)` says so to the script.
         """
         stopping = should_stop(step)
+        self.remember(step, **given)
         if step <= 0 or not (stopping or self._due(step)):
             return None
         return self.save(step, sync=True if stopping else None, **given)

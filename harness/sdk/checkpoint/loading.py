@@ -166,10 +166,11 @@ def kept_by(
     things: Things, manifest: Manifest, ranks: Agreement, mesh: Mapping[str, int]
 ) -> tuple[dict[str, list[str]], list[str]]:
     """For every thing, the entries this rank reads of what ranks kept for themselves, its own
-    first; and, in words, what cannot be given back because the layout has changed."""
+    first; and, in sentences on rank 0, what cannot be given back."""
     same = manifest.world_size == ranks.size and dict(manifest.mesh) == dict(mesh)
     entries: dict[str, list[str]] = {}
     lost: list[str] = []
+    gone_things: list[str] = []
     named = {**things.modules, **things.optimizers, **things.stateful}
     for thing in [*named, kinds.VALUES, kinds.RANDOM]:
         digests = manifest.rest.get(thing)
@@ -177,9 +178,14 @@ def kept_by(
             continue
         by_name = thing in things.modules or thing in things.optimizers
         first = [ranks.rank] if ranks.rank < manifest.world_size else []
+        # Saved from memory after the rank's own had gone with its node.
+        gone = same and len(digests) > 1 and not digests[ranks.rank]
         if by_name:
-            others = [] if same or len(digests) == 1 else range(manifest.world_size)
+            others = [] if not gone and (same or len(digests) == 1) else range(manifest.world_size)
             order = list(dict.fromkeys([*(first if same else first or [0]), *others]))
+        elif gone and (thing in things.stateful or thing == kinds.RANDOM):
+            gone_things.append(thing)
+            continue
         elif same or len(digests) == 1:
             order = first if same else [0]
         else:
@@ -188,7 +194,16 @@ def kept_by(
         entries[thing] = [
             rest_key(rank, thing) for rank in order if len(digests) == 1 or digests[rank]
         ]
-    return {thing: keys for thing, keys in entries.items() if keys}, lost
+    told = []
+    if lost:
+        told.append(
+            f"{', '.join(lost)} of {manifest.world_size} ranks cannot be shared out to another "
+            "layout; each rank keeps its own"
+        )
+    for rank, missing in enumerate(ranks.from_all(gone_things)):
+        if missing:
+            told.append(f"{', '.join(missing)} of rank {rank} went with its node; it keeps its own")
+    return {thing: keys for thing, keys in entries.items() if keys}, told
 
 
 def mesh_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 rank have changed, never taken from an earlier one on trust."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,14 +86,19 @@ def agree(contents: Contents, ranks: Agreement) -> Plan:
     metadata = None
     if ranks.rank == 0:
         try:
-            plans, metadata = planner.create_global_plan(_chosen(wishes))
-            answers = list(FileSystemWriter("").prepare_global_plan(plans))
+            answers, metadata = shared_out(planner, _chosen(wishes))
         except Exception as error:
             answers = [str(error) or "the ranks' tensors do not fit together"] * ranks.size
     mine = ranks.handed_out(answers)
     if isinstance(mine, str):
         raise ValueError(mine)
     return Plan(mine=mine, metadata=metadata)
+
+
+def shared_out(planner: Planner, plans: list[SavePlan]) -> tuple[list[Any], Metadata]:
+    """What each rank writes of what it could, and what describes the whole. Raises ValueError."""
+    plans, metadata = planner.create_global_plan(plans)
+    return list(FileSystemWriter("").prepare_global_plan(plans)), metadata
 
 
 def _wish(planner: Planner, contents: Contents, ranks: Agreement) -> _Wish:
@@ -108,7 +113,7 @@ def _chosen(wishes: Sequence[_Wish | str]) -> list[SavePlan]:
     if len(good) < len(wishes):
         raise ValueError(next(wish for wish in wishes if isinstance(wish, str)))
     _refuse_namesakes(good)
-    return _without_later_buffers(good)
+    return without_later_buffers([(wish.plan, wish.buffers) for wish in good])
 
 
 def _samples(contents: Contents) -> dict[str, int]:
@@ -132,18 +137,19 @@ def _refuse_namesakes(wishes: Sequence[_Wish]) -> None:
                 )
 
 
-def _without_later_buffers(wishes: Sequence[_Wish]) -> list[SavePlan]:
-    """Buffers may differ between replicas; DistributedDataParallel goes on from rank 0's."""
+def without_later_buffers(wishes: Sequence[tuple[SavePlan, Collection[str]]]) -> list[SavePlan]:
+    """The plans of (plan, names of buffers), less what later ranks have of buffers: these may
+    differ between replicas; DistributedDataParallel goes on from rank 0's."""
     taken: set[str] = set()
     plans = []
-    for wish in wishes:
+    for plan, buffers in wishes:
         kept = [
             item
-            for item in wish.plan.items
+            for item in plan.items
             if item.type != WriteItemType.TENSOR
-            or item.index.fqn not in wish.buffers
+            or item.index.fqn not in buffers
             or item.index.fqn not in taken
         ]
-        taken |= {item.index.fqn for item in kept if item.index.fqn in wish.buffers}
-        plans.append(replace(wish.plan, items=kept))
+        taken |= {item.index.fqn for item in kept if item.index.fqn in buffers}
+        plans.append(replace(plan, items=kept))
     return plans

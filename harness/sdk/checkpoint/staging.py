@@ -1,6 +1,7 @@
 """The snapshot that is written while training goes on: copies of what this rank writes."""
 
 import io
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,21 +25,18 @@ class Snapshot(Planner):
         """Copy what `mine` names out of `content`. When it returns the copies are complete."""
         self.set_up_planner(content)
         before, self._tensors, self._rest = self._tensors, {}, {}
-        on_gpu = False
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         for item in mine.items:
             live = self.lookup_object(item.index)
             if item.type == WriteItemType.BYTE_IO:
                 self._rest[item.index.fqn] = live
                 continue
-            live = live.detach()
             copy = before.pop(item.index, None)
             if copy is None or copy.shape != live.shape or copy.dtype != live.dtype:
                 copy = torch.empty(live.shape, dtype=live.dtype, pin_memory=live.is_cuda)
-            copy.copy_(live, non_blocking=live.is_cuda)
-            on_gpu = on_gpu or live.is_cuda
+            pairs.append((live, copy))
             self._tensors[item.index] = copy
-        if on_gpu:
-            torch.cuda.synchronize()
+        copy_all(pairs)
         self.state_dict = {}  # lets go of the live tensors
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
@@ -49,6 +47,16 @@ class Snapshot(Planner):
     def forget(self) -> None:
         """Give the memory back."""
         self._tensors, self._rest = {}, {}
+
+
+def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy each live tensor into its copy; they are complete when this returns."""
+    on_gpu = False
+    for live, copy in pairs:
+        copy.copy_(live.detach(), non_blocking=live.is_cuda)
+        on_gpu = on_gpu or live.is_cuda
+    if on_gpu:
+        torch.cuda.synchronize()
 
 
 def rest_digests(contents: Contents) -> dict[str, str]:

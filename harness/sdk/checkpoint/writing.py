@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from harness import checkpointdir
 from harness.checkpoints import File, Manifest, Tensor
 from harness.sdk.checkpoint.digest import digest
-from harness.sdk.checkpoint.plan import Plan
+from harness.sdk.checkpoint.plan import Plan, Planner
 from harness.sdk.checkpoint.staging import Snapshot
 
 _LOOK_SECONDS = (0.005, 0.2)
@@ -55,7 +55,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Record:
+class Record:
     """What a rank wrote. `digests` sums its chunks of each tensor; `failure` is empty or why."""
 
     results: list[WriteResult]
@@ -70,14 +70,22 @@ def write(order: Order, snapshot: Snapshot) -> Path | None:
 
     Raises SaveFailed. Whatever happens, no manifest is left without a complete checkpoint.
     """
+    write_part(order, snapshot)
+    return commit(order) if order.rank == 0 else None
+
+
+def write_part(order: Order, snapshot: Planner) -> None:
+    """Write what `snapshot` has for this rank, and leave the record of it. Raises SaveFailed."""
     try:
-        _leave(order, _write_shards(order, snapshot))
+        leave(order, _write_shards(order, snapshot))
     except (OSError, RuntimeError, ValueError, CheckpointException, MemoryError) as error:
         reason = in_words(error)
         _withdraw(order, reason)
         raise SaveFailed(reason) from error
-    if order.rank != 0:
-        return None
+
+
+def commit(order: Order) -> Path:
+    """Wait for the records of all ranks, then make the checkpoint count. Raises SaveFailed."""
     try:
         return _commit(order, _records(order))
     except (OSError, ValueError, pickle.UnpicklingError, EOFError) as error:
@@ -99,7 +107,7 @@ def in_words(error: BaseException) -> str:
 # --- one rank's part ---------------------------------------------------------------------------
 
 
-def _write_shards(order: Order, snapshot: Snapshot) -> _Record:
+def _write_shards(order: Order, snapshot: Planner) -> Record:
     order.temporary.mkdir(parents=True, exist_ok=True)
     mine = order.plan.mine
     results: list[WriteResult] = []
@@ -108,7 +116,7 @@ def _write_shards(order: Order, snapshot: Snapshot) -> _Record:
         writer.set_up_storage_writer(order.rank == 0)
         results = writer.write_data(mine, snapshot).wait()
     names = sorted({result.storage_data.relative_path for result in results})
-    return _Record(
+    return Record(
         results=results,
         files=[_file(order.temporary / name) for name in names],
         digests=_digests(order, snapshot),
@@ -120,7 +128,7 @@ def _file(path: Path) -> File:
     return File(name=path.name, bytes=path.stat().st_size, sha256=checkpointdir.checksum(path))
 
 
-def _digests(order: Order, snapshot: Snapshot) -> dict[str, int]:
+def _digests(order: Order, snapshot: Planner) -> dict[str, int]:
     """Of the memory that was written, not of the file: what loading must bring back."""
     sums: dict[str, int] = {}
     told = time.monotonic()
@@ -147,7 +155,8 @@ def _record_path(order: Order, rank: int) -> Path:
     return order.temporary / f"record-{rank:05d}"
 
 
-def _leave(order: Order, record: _Record) -> None:
+def leave(order: Order, record: Record) -> None:
+    """Tell the others of this rank's part."""
     path = _record_path(order, order.rank)
     temporary = path.with_name(f"{path.name}.new")
     temporary.write_bytes(pickle.dumps(record))
@@ -162,7 +171,7 @@ def _withdraw(order: Order, reason: str) -> None:
         if order.rank == 0:
             shutil.rmtree(order.temporary)
         else:
-            _leave(order, _Record(results=[], files=[], digests={}, rest={}, failure=reason))
+            leave(order, Record(results=[], files=[], digests={}, rest={}, failure=reason))
     except OSError:
         pass  # rank 0 will run out of patience instead
 
@@ -170,9 +179,9 @@ def _withdraw(order: Order, reason: str) -> None:
 # --- the whole, on rank 0 ----------------------------------------------------------------------
 
 
-def _records(order: Order) -> list[_Record]:
+def _records(order: Order) -> list[Record]:
     """The records of all ranks, once they are there."""
-    found: dict[int, _Record] = {}
+    found: dict[int, Record] = {}
     wait = _LOOK_SECONDS[0]
     news, since = _news(order), time.monotonic()
     while True:
@@ -208,7 +217,7 @@ def _news(order: Order) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _commit(order: Order, records: list[_Record]) -> Path:
+def _commit(order: Order, records: list[Record]) -> Path:
     metadata = order.plan.metadata
     assert metadata is not None
     metadata = replace(metadata)
@@ -237,7 +246,7 @@ def _commit(order: Order, records: list[_Record]) -> Path:
     return checkpointdir.commit(order.temporary, order.root, manifest)
 
 
-def _rest(records: list[_Record]) -> dict[str, tuple[str, ...]]:
+def _rest(records: list[Record]) -> dict[str, tuple[str, ...]]:
     """By thing, the digest of every rank's own state; one alone where all are equal."""
     things: dict[str, Any] = {}
     for thing in sorted({thing for record in records for thing in record.rest}):

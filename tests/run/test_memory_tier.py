@@ -1,0 +1,208 @@
+"""The memory tier with real launchers, agents and Gloo ranks: who dies loses a step at most, reads
+no file, and ends with the same parameters, bit by bit; and nothing is left in shared memory."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.run.test_launcher import Launched, all_gone, free_port
+from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
+
+pytestmark = pytest.mark.slow
+
+TRAIN = """\
+import hashlib, json, os, signal, sys, time
+import torch
+import torch.distributed as dist
+import harness
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+pids, root = os.environ["PIDS"], os.environ["CK"]
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 4))
+model = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+torch.manual_seed(rank + 5)
+ck = harness.Checkpointer(root, every=int(os.environ["EVERY"]), memory_every=1)
+start = ck.load(model=model, optimizer=optimizer, position=0)
+result = {"start": start, "source": ck.source}
+result["files"] = [name for name in opened if name.startswith(root)]
+for step in range(start + 1, 25):
+    loss = model(torch.randn(8, 16)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    harness.progress(step, loss=loss.item(), total_steps=24)
+    ck.maybe_save(step, model=model, optimizer=optimizer, position=step)
+    if step == 12 and "HANGS" in os.environ:
+        time.sleep(1000)
+    if attempt == "0" and (step, str(rank)) == (12, os.environ.get("DIES")):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if attempt == "0" and (step, str(rank)) == (12, os.environ.get("WAITS")):
+        while harness.worker.guest.current().memory.sent < 11:
+            time.sleep(0.01)
+        open(os.path.join(pids, "ready"), "w").write(str(os.getpid()))
+        time.sleep(1000)
+ck.wait()
+whole = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+result["end"] = hashlib.sha256(whole).hexdigest()
+path = os.path.join(pids, f"result{rank}")
+open(path + ".new", "w").write(json.dumps(result))
+os.rename(path + ".new", path)
+dist.barrier()
+dist.destroy_process_group()
+"""
+Start = Callable[..., Launched]
+
+
+def environ(folder: Path, name: str, **more: str) -> dict[str, str]:
+    return {
+        "CK": str(folder / name),
+        "EVERY": "100",
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        **more,
+    }
+
+
+def results(run: Launched) -> list[dict[str, Any]]:
+    found = [json.loads((run.pids / f"result{rank}").read_text()) for rank in (0, 1)]
+    for rank in (0, 1):
+        (run.pids / f"result{rank}").unlink()
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The parameters at the end of the same training when nothing happens."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run = Launched(
+        folder, TRAIN, "--nproc-per-node", "2", zygote=True, python=True,
+        environ=environ(folder, "ck"),
+    )  # fmt: skip
+    code, lines = run.end()
+    assert code == 0, lines
+    first, second = results(run)
+    assert first == second
+    assert (first["start"], first["source"]) == (0, "")
+    end: str = first["end"]
+    return end
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path) -> Iterator[None]:
+    """Neither a name in shared memory, nor a process of these runs that holds any of it."""
+    yield
+    assert [name for name in os.listdir("/dev/shm") if "harness" in name] == []
+    for process in (Path("/proc") / name for name in os.listdir("/proc") if name.isdigit()):
+        with contextlib.suppress(OSError):
+            held = [os.readlink(path) for path in (process / "fd").iterdir()]
+            ours = str(tmp_path) in (process / "environ").read_text(errors="replace")
+            assert not (ours and [name for name in held if "harness-memory" in name])
+
+
+def test_a_killed_rank_costs_a_step_and_no_file_is_read(
+    launch: Start, tmp_path: Path, undisturbed: str
+) -> None:
+    run = launch(
+        TRAIN, "--nproc-per-node", "2", zygote=True, python=True,
+        environ=environ(tmp_path, "ck", DIES="1"),
+    )  # fmt: skip
+    code, lines = run.end()
+    assert code == 0, lines
+    for result in results(run):
+        assert result["start"] in (11, 12)
+        assert (result["source"], result["files"]) == ("memory", [])
+        assert result["end"] == undisturbed
+    (closed,) = run.events("IncidentClosed")
+    assert closed["lost_steps"] <= 1
+    report = [sys.executable, "-m", "harness", "report", "--json", "--runs-dir", str(run.runs)]
+    told = json.loads(subprocess.run(report, capture_output=True, check=True).stdout)
+    assert told["attempts"][1]["resumed_from"] == "memory"
+    assert told["ledger"]["incidents"][0]["resumed_from"] == "memory"
+
+
+def test_a_spare_goes_on_from_the_neighbours_copy(
+    launch: Start, tmp_path: Path, undisturbed: str
+) -> None:
+    meet = [
+        *("--nnodes", "2", "--spares", "1", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
+        *("--agent-timeout", "1"),
+    ]
+    join = ("--rdzv-conf", "is_host=0")
+    more = environ(tmp_path, "ck", WAITS="1")
+    head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
+    nodes = [
+        launch(TRAIN, *meet, *join, folder_of_run=name, python=True, environ=more) for name in "bc"
+    ]
+    head.until((head.pids / "ready").exists, "rank 1 has its step 11 at the neighbour")
+    head.until(lambda: len(head.events("AgentJoined")) == 3, "the spare is here")
+    (member,) = (e["pid"] for e in head.events("AgentJoined") if e["node_rank"] == 1)
+    dying = next(node for node in nodes if node.pid_of("agent") == member)
+    everybody = dying.everybody()
+    os.kill(member, signal.SIGKILL)
+    os.kill(int((head.pids / "ready").read_text()), signal.SIGKILL)
+    dying.process.kill()
+    dying.process.wait(60)
+    all_gone(everybody)
+    code, lines = head.end()
+    assert code == 0, lines
+    assert [node.end()[0] for node in nodes if node is not dying] == [0]
+    first, second = results(head)
+    assert first["start"] in (11, 12)
+    assert first == second
+    assert (first["source"], first["files"]) == ("neighbour", [])
+    assert first["end"] == undisturbed
+
+
+def test_a_run_that_gives_up_leaves_what_was_in_memory_as_a_checkpoint(
+    launch: Start, tmp_path: Path, undisturbed: str
+) -> None:
+    lost = launch(
+        TRAIN, "--nproc-per-node", "2", "--max-restarts", "0", zygote=True, python=True,
+        environ=environ(tmp_path, "ck", DIES="1", EVERY="5"),
+    )  # fmt: skip
+    code, lines = lost.end()
+    assert code == 1
+    (told,) = (line for line in lines if "not certified" in line)
+    step = int(told.split()[4])
+    assert step in (11, 12)
+    ls = [sys.executable, "-m", "harness", "ckpt", "ls", "--json", str(tmp_path / "ck")]
+    listed = json.loads(subprocess.run(ls, capture_output=True, check=True).stdout)
+    newest = listed["checkpoints"][0]
+    assert (newest["step"], newest["state"], newest["vouched_by"]) == (step, "saved", [])
+    again = launch(
+        TRAIN, "--nproc-per-node", "2", folder_of_run="b", zygote=True, python=True,
+        environ=environ(tmp_path, "ck"),
+    )  # fmt: skip
+    assert again.end()[0] == 0
+    for result in results(again):
+        assert (result["start"], result["source"]) == (step, "disk")
+        assert result["end"] == undisturbed
+
+
+def test_kill_9_of_launcher_and_agent_leaves_nothing(launch: Start, tmp_path: Path) -> None:
+    run = launch(
+        TRAIN, "--nproc-per-node", "2", python=True, zygote=True,
+        environ=environ(tmp_path, "ck", HANGS="1"),
+    )  # fmt: skip
+    journal = run.runs / "latest" / "journal.jsonl"
+    run.until(lambda: journal.exists() and bool(run.events("MemoryHeld")), "memory is in use")
+    everybody = run.everybody()
+    agent = run.pid_of("agent")
+    run.process.kill()
+    os.kill(agent, signal.SIGKILL)
+    run.process.wait(60)
+    all_gone(everybody)
