@@ -88,6 +88,7 @@ class Launcher:
                 logs=RecordLogs(page),
                 link_end=ours,
                 ended=asyncio.get_running_loop().create_future(),
+                raised=asyncio.get_running_loop().create_future(),
                 guest=self._job.mode != "command",
             )
         except BaseException:

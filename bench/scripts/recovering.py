@@ -112,7 +112,6 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
 
 def plain() -> None:
     dist.init_process_group("gloo")
-    _t.note("group", 0)
     training = Training()
     training.rank = dist.get_rank()
     training.begun = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -204,9 +203,5 @@ def torchft() -> None:
 
 
 if __name__ == "__main__":
-    _t = Training.__new__(Training)
-    _t.rank = int(os.environ["RANK"])
-    _t.begun = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    _t.note("main", 0)
     torch.set_num_threads(1)
     {"plain": plain, "inprocess": inprocess, "torchft": torchft}[MODE]()

@@ -17,6 +17,7 @@ from harness.worker.inhand import InHand
 from harness.worker.link import Link
 from harness.worker.marklog import MarkWriter
 from harness.worker.marks import Marker
+from harness.worker.ownstack import Answering
 from harness.worker.pulse import PulseWriter
 from harness.worker.sites import SiteWriter
 
@@ -61,6 +62,7 @@ class Guest:
         self.marker: Marker | None = None
         self._map_logs(assignment.pulse)
         self._in_hand = InHand(self.link)
+        self._answering = Answering(assignment.link, self.link)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
         self._told_steps = False
@@ -87,7 +89,7 @@ class Guest:
         while os.getpid() == self.pid:
             self._in_hand.look()
             self._page.beat(0 if self.recorder is None else self.recorder.operations())
-            time.sleep(_BEAT_SECONDS)
+            self._answering.rest(_BEAT_SECONDS)
 
     def counted_steps(self, steps: int) -> None:
         """The optimizer hook has seen `steps` steps; the script's own word counts more."""
