@@ -303,7 +303,7 @@ def report(
         "",
         f"`bench/recovery.py --times {options.times} --ranks {options.ranks} --faults "
         f"{options.faults}`, {os.cpu_count()} cores. One script, one fault a launch, on rank 2 in "
-        "step 25, launches interleaved; a checkpoint every 10 steps, a step of 20 ms and more.",
+        "step 55, launches interleaved; a checkpoint every 10 steps, a step of 20 ms and more.",
         "",
         f"Cold starts, launch to first step, medians: {starts}. The unit of the last column is "
         "torchrun's.",

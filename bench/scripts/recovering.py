@@ -149,7 +149,7 @@ def inprocess() -> None:
         monitor_process_logfile=str(FOLDER / "monitor_{rank}.log"),
         abort=KeepGroup(),
     )
-    def train(call_wrapper: Any = None) -> None:
+    def train(call_wrapper: nvrx.CallWrapper = None) -> None:  # it looks for the annotation
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         store = dist.TCPStore(
             name, port, world, rank == 0, multi_tenant=True, wait_for_workers=False

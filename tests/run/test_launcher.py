@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Launched:
         *options: str,
         folder_of_run: str = "a",
         python: bool = False,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.pids = folder / "pids"
@@ -60,6 +61,7 @@ class Launched:
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [
+                    *prefix,
                     *(sys.executable, "-m", "harness", "run", "--runs-dir", str(self.runs)),
                     "--no-zygote" if python else "--no-python",
                     *(*options, str(self.script)),
@@ -102,7 +104,8 @@ class Launched:
         return code, self.output.read_text().splitlines()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        lines = (self.runs / "latest" / "journal.jsonl").read_text().splitlines()[1:]
+        whole = (self.runs / "latest" / "journal.jsonl").read_text().rpartition("\n")[0]
+        lines = whole.splitlines()[1:]
         records = [json.loads(line) for line in lines]
         return [record["event"] for record in records if record["type"] == kind]
 
