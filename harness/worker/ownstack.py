@@ -25,6 +25,7 @@ class Answering:
 
     def __init__(self, descriptor: int, link: Link) -> None:
         self._descriptor = descriptor
+        self._socket = os.fstat(descriptor).st_ino
         self._link = link
         self._main = _thread.get_ident()
         self._poll: select.poll | None = select.poll()
@@ -39,7 +40,9 @@ class Answering:
         with contextlib.suppress(OSError):
             if not self._poll.poll(seconds * 1000):
                 return
-            asked = os.read(self._descriptor, len(ASK)) == ASK
+            # A script may have closed all that it did not open, and have the number for its own.
+            if os.fstat(self._descriptor).st_ino == self._socket:
+                asked = os.read(self._descriptor, len(ASK)) == ASK
         if asked:
             self._link.say("Stack", text=text(self._main))
         else:
