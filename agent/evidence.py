@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from harness.agent import activity, branches, flight, processes, spyreport, stacks
 from harness.agent.connections import Connections
@@ -62,6 +63,11 @@ class Scene:
         self._asked_record = False
         self._record_age: float | None = None
         self._children: tuple[ChildTaken, ...] = ()
+
+    @property
+    def _crashed(self) -> bool:
+        """Whether it is known that ranks have failed: one look is enough then."""
+        return self._order.apart == 0
 
     async def take(self) -> EvidenceTaken:
         """All that could be had. Never raises: what could not be had is said in `missing`."""
@@ -157,13 +163,24 @@ class Scene:
     async def _stack(self) -> None:
         worker = self._worker
         fatal = Path(stack_file(str(worker.files.fatal)))
-        stack = await self._taker.take(
-            stacks.Subject(
-                pid=worker.pid,
-                server=worker.files.server if worker.guest else None,
-                fatal=fatal if worker.guest and self._order.last_resort else None,
+        taking = asyncio.ensure_future(
+            self._taker.take(
+                stacks.Subject(
+                    pid=worker.pid,
+                    server=worker.files.server if worker.guest else None,
+                    fatal=fatal if worker.guest and self._order.last_resort else None,
+                    ask=worker.own_stack if worker.guest and self._crashed else None,
+                )
             )
         )
+        if self._crashed:
+            either: list[asyncio.Future[Any]] = [taking, worker.raised]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                taking.cancel()
+                self._missing.append("stack: it has told what it raised, and is ending")
+                return
+        stack = await taking
         if stack.report:
             self._keep("stacks", stack.suffix, stack.report)
         self._frames, self._frames_by = stack.frames, stack.by

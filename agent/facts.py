@@ -39,9 +39,14 @@ def event_of(worker: Worker, fact: dict[str, Any]) -> e.Event | None:
         if kind == "Handling":
             worker.handling = msgspec.convert(fact["error"], ExceptionInHand | None)
             return None
+        if kind == "Stack":
+            worker.told_stack(str(fact["text"]))
+            return None
         event: e.Event = msgspec.convert({**fact, "rank": worker.rank}, _FACTS[kind])
     except (KeyError, msgspec.ValidationError) as error:
         raise BadFact(f"rank {worker.rank} sent a bad fact {kind!r}: {error}") from None
     if isinstance(event, e.CheckpointFile) and event.what == "opened":
         worker.written = [*worker.written, event.path][-_MOST_WRITTEN:]
+    if isinstance(event, e.WorkerRaised) and not worker.raised.done():
+        worker.raised.set_result(None)
     return event

@@ -103,6 +103,7 @@ class Launcher:
                 logs=RecordLogs(page),
                 link_end=ours,
                 ended=asyncio.get_running_loop().create_future(),
+                raised=asyncio.get_running_loop().create_future(),
                 guest=self._job.mode != "command",
                 store_port=order.master_port,
                 nnodes=order.nnodes,

@@ -65,7 +65,7 @@ class StoreHost:
 
         The socket takes connections at once, whoever serves it may come a moment later.
         """
-        self.stop()
+        self.stop(wait=port != 0)
         listening = bind(address, port)
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -112,12 +112,12 @@ class StoreHost:
         processes.reap(pid)
         return True
 
-    def stop(self) -> None:
-        """Kill it, if there is one."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Kill it, if there is one; its port is free when it was waited for."""
         pid, self.pid = self.pid, 0
         if not pid:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+            os.waitpid(pid, 0 if wait else os.WNOHANG)

@@ -300,6 +300,7 @@ class Agent:
                 for local_rank in range(order.local_world_size)
             )
         )
+        self._zygotes.fork_ahead(order.local_world_size + 1)  # and the store
 
     async def _start_worker(
         self, launcher: Launcher, order: o.StartWorkers, local_rank: int, zygote: Zygote | None
@@ -390,7 +391,7 @@ class Agent:
 
     def _own_sessions(self) -> set[int]:
         """The sessions whose processes are not the workers'."""
-        return {os.getsid(0), self._zygotes.pid, self._store.pid, self._watch.pid} - {0}
+        return {os.getsid(0), self._store.pid, self._watch.pid, *self._zygotes.pids} - {0}
 
     def _inject(self, order: o.InjectFault) -> None:
         if order.fault.kind not in faults.KINDS:

@@ -14,7 +14,7 @@ from typing import Any
 from harness.agent.arrivals import ArrivalLog
 from harness.agent.recordlogs import RecordLogs
 from harness.sightings import ExceptionInHand, Pulse
-from harness.worker import link
+from harness.worker import link, ownstack
 from harness.worker.pulse import PulseReader, PulseReading
 
 ERROR_FILE_LIMIT = 64_000
@@ -43,7 +43,8 @@ class WorkerFiles:
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """A launched rank. `ended` resolves when the process is gone and its exit was reported."""
+    """A launched rank. `ended` resolves when the process is gone and its exit was reported,
+    `raised` when it has told of an exception that nobody caught: it is about to end then."""
 
     rank: int
     local_rank: int
@@ -56,6 +57,7 @@ class Worker:
     logs: RecordLogs
     link_end: socket.socket
     ended: asyncio.Future[None]
+    raised: asyncio.Future[None]
     store_port: int = 0
     """Where the store of its attempt listens."""
     nnodes: int = 1
@@ -74,6 +76,7 @@ class Worker:
     handling: ExceptionInHand | None = None
     """The exception that its main thread has been handling for a while."""
     arrivals: ArrivalLog = field(default_factory=ArrivalLog)
+    _stack: asyncio.Future[str] | None = None
 
     @property
     def alive(self) -> bool:
@@ -98,6 +101,23 @@ class Worker:
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
+
+    async def own_stack(self, seconds: float) -> str:
+        """Its stacks as it sees them itself; empty when it does not answer within `seconds`."""
+        if self._stack is None:
+            self._stack = asyncio.get_running_loop().create_future()
+            with contextlib.suppress(OSError):
+                self.link_end.send(ownstack.ASK)
+        asked = self._stack
+        either: list[asyncio.Future[Any]] = [asked, self.ended]
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return asked.result() if asked.done() else ""
+
+    def told_stack(self, text: str) -> None:
+        """The answer."""
+        asked, self._stack = self._stack, None
+        if asked is not None:
+            asked.set_result(text)
 
     def changed_pulse(self) -> Pulse | None:
         """What its page holds, if that is news. A heartbeat alone is news once a second."""

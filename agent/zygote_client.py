@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.agent import processes
+from harness.agent.standbys import Standbys
 from harness.errors import PlatformError
 from harness.worker.bootstrap import start_code
 from harness.worker.zygote import MESSAGE_LIMIT
@@ -39,6 +40,7 @@ class Zygote:
         self._log_path = log_path
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[int]] = {}
+        self._standbys = Standbys()
         self.ready: asyncio.Future[float] = self._loop.create_future()
         self.ready.add_done_callback(lambda done: done.exception())
         self.ended = False
@@ -65,13 +67,33 @@ class Zygote:
         self.pid = self._process.pid
         self._loop.add_reader(ours, self._heard)
 
+    @property
+    def pids(self) -> set[int]:
+        """Its own and those of the processes that it has forked ahead; also their sessions."""
+        return {self.pid} | self._standbys.pids
+
+    async def stand_by(self, count: int) -> None:
+        """Fork ahead until `count` processes wait. Raises ZygoteGone."""
+        while len(self._standbys.pids) < count and not self.ended:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                with theirs:
+                    pid = await self._fork({"what": "standby"}, [theirs.fileno()])
+            except BaseException:
+                ours.close()
+                raise
+            self._standbys.add(pid, ours)
+
     async def fork(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         """The pid of a new process that does what `request` asks for. Raises ZygoteGone."""
         await asyncio.shield(self.ready)
+        return self._standbys.take(_message(request), descriptors) or await self._fork(
+            request, descriptors
+        )
+
+    async def _fork(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         number = next(self._ids)
-        data = json.dumps({**request, "id": number}).encode()
-        if len(data) > MESSAGE_LIMIT:
-            raise ZygoteGone(f"arguments and environment of a worker are too long ({len(data)} B)")
+        data = _message({**request, "id": number})
         answer: asyncio.Future[int] = self._loop.create_future()
         self._waiting[number] = answer
         try:
@@ -133,6 +155,7 @@ class Zygote:
         if self.ended:
             return
         self.ended = True
+        self._standbys.dismiss()
         self._loop.remove_reader(self._control)
         self._control.close()
         try:
@@ -151,6 +174,7 @@ class Zygote:
 
     def kill(self) -> None:
         """End it without a word."""
+        self._standbys.dismiss()
         if not self.ended:
             self.ended = True
             self._loop.remove_reader(self._control)
@@ -159,6 +183,13 @@ class Zygote:
             self._process.kill()
             self._process.wait()
         processes.reap(self.pid)
+
+
+def _message(request: Mapping[str, Any]) -> bytes:
+    data = json.dumps(request).encode()
+    if len(data) > MESSAGE_LIMIT:
+        raise ZygoteGone(f"arguments and environment of a worker are too long ({len(data)} B)")
+    return data
 
 
 def _last_line(path: Path) -> str:

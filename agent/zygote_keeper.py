@@ -1,6 +1,7 @@
 """Keeps one zygote alive for the whole run, or says aloud why there is none."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from harness.config import Job
 
 _MOST_ZYGOTES = 4
 """In one run; when so many have died there is something wrong with them."""
+
+_AHEAD_SECONDS = 1.0
+"""From the start of an attempt until processes are forked for the next one."""
 
 
 class ZygoteKeeper:
@@ -34,11 +38,12 @@ class ZygoteKeeper:
         self._notice = notice
         self._zygote: Zygote | None = None
         self._started = 0
+        self._ahead: asyncio.Task[None] | None = None
 
     @property
-    def pid(self) -> int:
-        """0 when there is none; also the id of its session."""
-        return 0 if self._zygote is None else self._zygote.pid
+    def pids(self) -> set[int]:
+        """The zygote and what it has forked ahead; also the ids of their sessions."""
+        return set() if self._zygote is None else self._zygote.pids
 
     def start(self) -> None:
         """Start one, unless this job's ranks must be fresh processes."""
@@ -86,7 +91,21 @@ class ZygoteKeeper:
             await asyncio.sleep(0.01)  # its end is noticed in a moment
         return None
 
+    def fork_ahead(self, count: int) -> None:
+        """Have `count` processes ready for the next attempt, a little later: the ranks that start
+        now come first."""
+        if self._job.policy.max_restarts > 0 and (self._ahead is None or self._ahead.done()):
+            self._ahead = asyncio.ensure_future(self._fork_ahead(count))
+
+    async def _fork_ahead(self, count: int) -> None:
+        await asyncio.sleep(_AHEAD_SECONDS)
+        if self._zygote is not None:
+            with contextlib.suppress(ZygoteGone, OSError):  # then the next attempt forks its own
+                await self._zygote.stand_by(count)
+
     def kill(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
         if self._zygote is not None:
             self._zygote.kill()
             self._zygote = None

@@ -133,11 +133,12 @@ class Agents:
             raise Refused(f"run {state.run.run} has ended: {state.ended.reason}")
         if hello.local_world_size < 1:
             raise Refused(f"it wants to run {hello.local_world_size} ranks; at least 1 is needed")
-        rank = (
-            hello.node_rank if hello.node_rank >= 0 else self._free_rank(nnodes + spares, options)
-        )
-        if rank >= nnodes + spares:
-            raise Refused(f"node rank {rank} is not in 0..{nnodes + spares - 1} ({options})")
+        seats = nnodes + spares
+        if hello.node_rank >= seats:
+            raise Refused(f"node rank {hello.node_rank} is not in 0..{seats - 1} ({options})")
+        rank = hello.node_rank
+        if rank < 0:
+            rank = self._free_rank(seats + self._left_out(state), options)
         before = self._agents.get(rank)
         if before is not None and not before.lost and before.linked:
             raise Refused(
@@ -168,6 +169,15 @@ class Agents:
         while not all(agent.left or agent.lost for agent in self._agents.values()):
             self._departure.clear()
             await self._departure.wait()
+
+    def _left_out(self, state: RunState) -> int:
+        """How many nodes are here that take no part because of their hosts: they keep no seat from
+        others."""
+        taking_part = {0} if state.attempt is None else {0, *state.attempt.nodes}
+        return sum(
+            agent.host in state.struck_out and not agent.lost and rank not in taking_part
+            for rank, agent in self._agents.items()
+        )
 
     def _free_rank(self, nnodes: int, options: str) -> int:
         """The lowest free rank; never 0, which is the head's own (its agent asks for it)."""

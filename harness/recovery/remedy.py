@@ -376,7 +376,7 @@ def aside(state: RunState, verdict: Verdict) -> dict[str, int]:
 def _restart(state: RunState, verdict: Verdict) -> Remedy:
     assert state.run is not None
     policy = state.run.policy
-    number = len(state.attempts)
+    number = sum(attempt.regroup is None for attempt in state.attempts)
     nodes = going_on_text(state, state.run)
     help = "" if verdict.verdict == "node_lost" and nodes else _may_help(verdict)
     why = "; ".join(filter(None, (nodes, help)))

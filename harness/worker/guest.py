@@ -20,6 +20,7 @@ from harness.worker.link import Link
 from harness.worker.marklog import MarkWriter
 from harness.worker.marks import Marker
 from harness.worker.memoryfile import MemoryFile
+from harness.worker.ownstack import Answering
 from harness.worker.pulse import PulseWriter
 from harness.worker.sites import SiteWriter
 
@@ -79,6 +80,7 @@ class Guest:
             os.set_inheritable(assignment.memory, False)
             self.memory = MemoryFile(assignment.memory)
         self._in_hand = InHand(self.link)
+        self._answering = Answering(assignment.link, self.link)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
         self._told_steps = False
@@ -123,7 +125,7 @@ class Guest:
         while os.getpid() == self.pid:
             self._in_hand.look()
             self._page.beat(0 if self.recorder is None else self.recorder.operations())
-            time.sleep(_BEAT_SECONDS)
+            self._answering.rest(_BEAT_SECONDS)
 
     def counted_steps(self, steps: int) -> None:
         """The optimizer hook has seen `steps` steps; the script's own word counts more."""

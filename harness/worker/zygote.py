@@ -55,7 +55,11 @@ def main() -> None:
         return
     request, descriptors = _serve(control)
     control.close()
-    _become(agent, request, descriptors)
+    if not process.bind_to_parent(agent, wait=_ADOPTION_SECONDS):
+        os._exit(1)
+    if request["what"] == "standby":
+        request, descriptors = _stand_by(descriptors)
+    _become(request, descriptors)
 
 
 def _prepare() -> str:
@@ -134,10 +138,17 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     return request, list(descriptors)
 
 
-def _become(agent: int, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Be what was asked for: a rank or the host of a store."""
-    if not process.bind_to_parent(agent, wait=_ADOPTION_SECONDS):
-        os._exit(1)
+def _stand_by(descriptors: list[int]) -> tuple[dict[str, Any], list[int]]:
+    """Wait for the agent to say what to be; the process ends when it does not want it."""
+    with socket.socket(fileno=descriptors[0]) as told:
+        request, descriptors = _receive(told)
+    if request is None:
+        os._exit(0)
+    return request, descriptors
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    """Be what was asked for: a rank or the host of a store. The process is already bound."""
     log, *others = descriptors
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Launched:
         python: bool = False,
         zygote: bool = False,
         environ: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         how = "--no-zygote" if python else "--no-python"
         self.folder = folder
@@ -63,6 +64,7 @@ class Launched:
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [
+                    *prefix,
                     *(sys.executable, "-m", "harness", "run", "--runs-dir", str(self.runs)),
                     *([] if zygote else [how]),
                     *(*options, str(self.script)),
@@ -110,7 +112,8 @@ class Launched:
         return code, self.output.read_text().splitlines()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        lines = (self.runs / "latest" / "journal.jsonl").read_text().splitlines()[1:]
+        whole = (self.runs / "latest" / "journal.jsonl").read_text().rpartition("\n")[0]
+        lines = whole.splitlines()[1:]
         records = [json.loads(line) for line in lines]
         return [record["event"] for record in records if record["type"] == kind]
 

@@ -7,6 +7,7 @@ from harness.diagnosis.hang.patience import Patience, for_rank, is_idle
 from harness.diagnosis.hang.places import place_of
 from harness.diagnosis.hang.scene import Scene
 from harness.diagnosis.signature import Signature, place_text
+from harness.diagnosis.waits.stuck import LOCK_FILE, waits_for_lock_file
 from harness.events import EvidenceTaken
 from harness.incidents import Verdict, Where
 from harness.sightings import ThreadTaken
@@ -109,13 +110,16 @@ def _all_outside(scene: Scene, seen: list[EvidenceTaken]) -> Verdict:
     at = f" in {where.function}" if where is not None and len(places) == 1 else ""
     waits = {evidence.process.wchan for evidence in seen if evidence.process is not None}
     asleep = f", asleep in {waits.pop()}" if len(waits) == 1 else ""
+    doing = "do nothing"
+    if all(any(waits_for_lock_file(f"{f.file}:{f.function}") for f in s.frames) for s in seen):
+        doing = f"each {LOCK_FILE}"
     kind = "rank_stuck_outside_collective" if begun else "stuck_before_first_collective"
     before = "between two collectives" if begun else "before the first collective"
     return _verdict(
         scene,
         kind,
         seen,
-        cause=f"all ranks stand{at} {before}{asleep} and do nothing",
+        cause=f"all ranks stand{at} {before}{asleep} and {doing}",
         reason=f"{ranks_name(ranks)} used no CPU, moved no data and printed nothing; none waits"
         " for another rank, so all wait for something outside: a file, a lock, a service",
         where=where,

@@ -8,6 +8,10 @@ from harness.diagnosis.waits.record import RankWait
 from harness.incidents import Confidence
 
 LOADER = re.compile(r"torch/utils/data/")
+_LOCK_FILE = re.compile(r"torch/utils/file_baton\.py:(?:\w+\.)?wait$")
+LOCK_FILE = (
+    "waits for a lock file to go away; a job that was killed leaves it, and nobody removes it then"
+)
 _IO = re.compile(
     r"pipe_(?:read|write)|io_schedule|folio_wait|nfs|fuse|locks_lock|flock|wait_on_page|ext4|xfs|blk_"
 )
@@ -33,7 +37,7 @@ def classify(wait: RankWait, op: Op) -> Judged:
             words="it is late but goes on: it did more between two looks",
             confidence="likely",
         )
-    known = _by_process(wait) or _by_loader(wait)
+    known = _by_process(wait) or _by_loader(wait) or _by_lock_file(wait)
     if known is not None:
         return known
     if op.creation and op.group.desc == "init_process_group":
@@ -93,6 +97,19 @@ def _by_loader(wait: RankWait) -> Judged | None:
         return None
     words = "its main thread waits for its data loader"
     return Judged(verdict="dataloader_stuck", words=words, confidence="proven")
+
+
+def _by_lock_file(wait: RankWait) -> Judged | None:
+    if not any(map(waits_for_lock_file, wait.stack)):
+        return None
+    words = f"its main thread {LOCK_FILE}"
+    return Judged(verdict="rank_stuck_outside_collective", words=words, confidence="proven")
+
+
+def waits_for_lock_file(frame: str) -> bool:
+    """Whether `frame` (`file:function`) polls for the end of a lock that is a mere file, as torch
+    does before it builds an extension."""
+    return _LOCK_FILE.search(frame) is not None
 
 
 def _in(wait: RankWait) -> str:

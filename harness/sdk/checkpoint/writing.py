@@ -4,6 +4,7 @@ The ranks meet in the temporary folder and nowhere else: each leaves a record of
 of why it could not, and rank 0 makes the checkpoint count once all records are there.
 """
 
+import errno
 import os
 import pickle
 import shutil
@@ -33,6 +34,9 @@ _LAST_PATIENCE = 30.0
 _SIGN_SECONDS = 1.0
 _SIGN = "alive-"
 _INDEX = ".metadata"
+_OF_THE_DISK = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE}
+)
 
 
 class SaveFailed(Exception):
@@ -98,10 +102,22 @@ def in_words(error: BaseException) -> str:
     """One line for an error, without Python's number and path decoration where there are words."""
     if isinstance(error, CheckpointException) and error.failures:
         error = next(iter(error.failures.values()))[0]
+    error = _of_the_disk(error) or error
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
+
+
+def _of_the_disk(error: BaseException) -> OSError | None:
+    """What the disk said, where torch's zip writer, which could not close its archive because of
+    it, complains of positions instead."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, OSError) and at.errno in _OF_THE_DISK:
+            return at
+        at = at.__cause__ or at.__context__
+    return None
 
 
 # --- one rank's part ---------------------------------------------------------------------------

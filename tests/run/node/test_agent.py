@@ -205,16 +205,17 @@ def test_evidence_of_waiting_looping_and_stopped_ranks(node: Any) -> None:
     node.stop()
     assert complete.collection == 4
     waiting, sleeping, stopped = (taken[rank] for rank in range(3))
-    assert waiting.user_frame.line == 11
+    assert (waiting.user_frame.line, waiting.frames_by) == (11, "itself")
     assert [c.sizes for c in waiting.collectives] == [((3,),), ((5, 2),)]
     assert [c.op for c in waiting.collectives] == ["gloo:all_reduce"] * 2
     assert [c.retired for c in waiting.collectives] == [True, False]
     assert [c.seq_id for c in waiting.collectives] == [1, 2]
     assert waiting.collectives[0].pg_desc == "default_pg"
-    assert sleeping.user_frame.line == 8
+    assert (sleeping.user_frame.line, sleeping.frames_by) == (8, "itself")
     assert len(sleeping.collectives) == 1
     assert sleeping.last_lines == ("ready",)
     assert (stopped.process.state, stopped.user_frame.line) == ("T", 10)
+    assert stopped.frames_by == "py-spy"
     (missing,) = stopped.missing
     assert missing.startswith("flight record: the process is stopped and cannot answer")
     for event in taken.values():
@@ -332,7 +333,7 @@ def test_sdk_reaches_the_agent(node: Any) -> None:
         ranks=1,
     )
     assert node.finish(1)[0].exit_code == 0, node.log(0)
-    pulse = node.of(events.PulsesRead)[-1].pulses or node.of(events.PulsesRead)[-2].pulses
+    pulse = [read.pulses for read in node.of(events.PulsesRead) if read.pulses][-1]
     assert (pulse[0].step, pulse[0].tokens, pulse[0].total_steps) == (12, 1200, 20)
     assert (pulse[0].loss, pulse[0].loss_finite) == (None, False)
     assert [(e.step, e.path) for e in node.of(events.CheckpointLoaded)] == [(10, "ckpt/10")]

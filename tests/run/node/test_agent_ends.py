@@ -26,6 +26,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def leads(pid: int) -> bool:
+    """Whether it has a session of its own, as all that the zygote has forked for good."""
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
 def family(pid: int) -> list[int]:
     """Pids below `pid`."""
     found: list[int] = []
@@ -55,6 +63,26 @@ def test_dead_zygote_harms_nobody_and_is_replaced(node: Any) -> None:
     assert {event.launched_by for event in started} == {"zygote"}
     assert {event.exit_code for event in node.finish().values()} == {0}
     assert "starting another" in node.err.read_text()
+
+
+def test_the_next_attempt_comes_from_what_was_forked_ahead(node: Any) -> None:
+    node.launch(SLEEPY)
+    others = set(family(node.process.pid))
+
+    def waiting() -> list[int]:
+        new = set(family(node.process.pid)) - others
+        return sorted(pid for pid in new if alive(pid) and leads(pid))
+
+    node.wait_until(lambda: len(waiting()) == 3)  # for two ranks and the store
+    ahead = waiting()
+    node.stop()
+    assert waiting() == ahead
+    os.kill(ahead[0], signal.SIGKILL)
+    node.wait_until(lambda: waiting() == ahead[1:])
+    started = node.launch("print('again')")
+    assert ahead[2] in {event.pid for event in started}  # the other one became the store
+    assert {event.exit_code for event in node.finish().values()} == {0}
+    assert node.log(0) == node.log(1) == "again\n"
 
 
 def test_killed_agent_takes_its_ranks_along(new_node: Callable[..., Any]) -> None:
