@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import time
 import traceback
 from collections.abc import Callable, Coroutine
@@ -24,6 +23,7 @@ from harness.agent import (
     marks,
     processes,
     showing,
+    signals,
     snapshots,
     torn,
     vitals,
@@ -471,33 +471,20 @@ class Agent:
 
     # --- the launcher's signals ----------------------------------------------------------------
 
-    async def ask_to_stop(self, number: int, name: str) -> None:
-        """The launcher has got a signal: ask the controller to preempt or to stop the run."""
-        command: o.Command = o.StopRun(why=f"{name} received", signal=number)
-        if number == signal.SIGTERM:
-            command = o.Preempt(why=f"{name} received")
-        elif number == signal.SIGHUP:  # also what the launcher makes of a second SIGTERM
-            command = o.StopRun(why="the launcher was told to stop", signal=signal.SIGTERM)
+    async def _ask(self, command: o.Command, refused: str) -> None:
         try:
             accepted, why = await self._link.command(command, "launcher")
             if not accepted:
-                self._console.notice(f"harness: {name}: not stopping: {why}")
-        except HarnessError as error:
-            self._tell(error)
-
-    async def _show_stacks(self) -> None:
-        """Somebody wants to see all stacks on this terminal."""
-        request = f"{self._node_rank}-{time.time_ns()}"
-        command = o.ShowStacks(request=request, show_on=self._node_rank)
-        try:
-            accepted, why = await self._link.command(command, "launcher")
-            if not accepted:
-                self._console.notice(f"harness: no stacks: {why}")
+                self._console.notice(f"harness: {refused}: {why}")
         except HarnessError as error:
             self._tell(error)
 
     def on_stacks_wanted(self) -> None:
-        self._in_background(self._show_stacks())
+        """Somebody wants to see all stacks on this terminal."""
+        request = f"{self._node_rank}-{time.time_ns()}"
+        command = o.ShowStacks(request=request, show_on=self._node_rank)
+        self._in_background(self._ask(command, "no stacks"))
 
     def on_signal(self, number: int, name: str) -> None:
-        self._in_background(self.ask_to_stop(number, name))
+        command = signals.command_of(number, name)
+        self._in_background(self._ask(command, f"{name}: not stopping"))
