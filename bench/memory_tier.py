@@ -97,7 +97,8 @@ def table(options: argparse.Namespace, steps: dict[str, Any], loads: dict[str, A
             f"| more than left alone, both of them, step by step | {cost:.4f} |",
             "",
             f"Of the training, when staged once in {every}. The digests share the cores with the "
-            "ranks here.",
+            "ranks here;",
+            f"the machine carried other work too (load average {os.getloadavg()[0]:.1f} at the end).",
             "",
             "| load of the same step, verified | seconds | times that of memory |",
             "|---|---|---|",
