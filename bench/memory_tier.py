@@ -97,8 +97,8 @@ def table(options: argparse.Namespace, steps: dict[str, Any], loads: dict[str, A
             f"| more than left alone, both of them, step by step | {cost:.4f} |",
             "",
             f"Of the training, when staged once in {every}. The digests share the cores with the "
-            "ranks here;",
-            f"the machine carried other work too (load average {os.getloadavg()[0]:.1f} at the end).",
+            "ranks here.",
+            f"Load average of the machine at the end: {os.getloadavg()[0]:.1f}.",
             "",
             "| load of the same step, verified | seconds | times that of memory |",
             "|---|---|---|",

@@ -154,7 +154,7 @@ def test_a_spare_goes_on_from_the_neighbours_copy(
 ) -> None:
     meet = [
         *("--nnodes", "2", "--spares", "1", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "1"),
+        *("--agent-timeout", "3"),
     ]
     more = environ(tmp_path, "ck", WAITS="1")
     head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
@@ -177,7 +177,7 @@ def test_a_spare_goes_on_from_the_neighbours_copy(
 def test_a_smaller_world_takes_it_through_a_checkpoint(launch: Start, tmp_path: Path) -> None:
     meet = [
         *("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "1"),
+        *("--agent-timeout", "3"),
     ]
     more = environ(tmp_path, "ck", WAITS="1")
     head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
