@@ -222,7 +222,8 @@ class NodeMemory:
                     try:
                         wire = wire or await peers.connect(self._plan.keeper, self._key)
                         await self._send(wire)
-                    except peers.PeerLost:
+                    except (peers.PeerLost, OSError, ValueError):
+                        # The last two: the attempt has ended meanwhile, and its files with it.
                         if wire is not None:
                             wire.close()
                         wire, not_before = None, time.monotonic() + _AGAIN_SECONDS

@@ -236,8 +236,8 @@ async def attend(end: socket.socket, key: bytes, taken: Taken, found: Found) -> 
         await wire.prove(server=True)
         while True:
             await _answer(wire, await wire.hear(), taken, found)
-    except PeerLost:
-        pass
+    except (PeerLost, OSError, ValueError):
+        pass  # the last two: the file was closed meanwhile
     finally:
         wire.close()
 

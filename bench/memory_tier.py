@@ -98,6 +98,7 @@ def table(options: argparse.Namespace, steps: dict[str, Any], loads: dict[str, A
             "",
             f"Of the training, when staged once in {every}. The digests share the cores with the "
             "ranks here.",
+            f"Load average of the machine at the end: {os.getloadavg()[0]:.1f}.",
             "",
             "| load of the same step, verified | seconds | times that of memory |",
             "|---|---|---|",

@@ -272,6 +272,8 @@ def _wind_down(
             f" {state.run.policy.stop_grace + state.run.policy.stop_limit:g} s",
             "a process of theirs cannot be killed (look for state D in ps); the machine needs care",
         )
+    if incident is None and _all_left_well(attempt):
+        return _finish(state, attempt)
     ends = incident is not None and incident.action in ("stop", "report", "none")
     keep = keep_memory(state, attempt, incident, now_ns, ends=ends)
     if keep is not None:
@@ -283,8 +285,6 @@ def _wind_down(
     moves = None if incident is None else _set_aside(state, attempt, incident)
     if moves is not None:
         return moves
-    if incident is None and _all_left_well(attempt):
-        return _finish(state, attempt)
     return go_on(state, state.run, attempt)
 
 

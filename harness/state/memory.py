@@ -71,17 +71,18 @@ class Held:
 
 
 def whole_generations(state: RunState) -> list[Held]:
-    """What the living agents hold together, the newest step first."""
+    """What the living agents hold together, the newest attempt's first: it may have refused what
+    was there before it."""
     places: dict[tuple[int, int], tuple[dict[int, int], dict[int, int]]] = {}
     for node, held in sorted(state.memory.items()):
         for generation in held.generations:
-            key = (generation.step, generation.attempt)
+            key = (generation.attempt, generation.step)
             own, copies = places.setdefault(key, ({}, {}))
             own.update(dict.fromkeys(generation.own, node))
             copies.update(dict.fromkeys(generation.copies, node))
     found = []
-    for step, index in sorted(places, reverse=True):
-        own, copies = places[step, index]
+    for index, step in sorted(places, reverse=True):
+        own, copies = places[index, step]
         if not 0 <= index < len(state.attempts):
             continue
         attempt = state.attempts[index]

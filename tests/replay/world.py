@@ -57,6 +57,8 @@ class World:
     """Whether the script asks after each step whether to stop."""
     clock_set: dict[int, int] = field(default_factory=dict)
     """By node: by how many nanoseconds its wall clock was set forward."""
+    writes: bool = False
+    """Whether nodes write their memory as a checkpoint when they are told to."""
     missed: int = 0
     """Proposed steps that ranks will have passed already."""
 
@@ -187,6 +189,15 @@ class World:
                 self._stop(node, order)
             case o.StopAtStep(agreed=False):
                 self._take_stop_step(node, order)
+            case o.KeepMemory() if self.writes:
+                first = 0 in order.ranks
+                kept = e.MemoryKept(
+                    node_rank=node,
+                    attempt=order.failed,
+                    step=order.step,
+                    path=f"ck/{order.step}" if first else "",
+                )
+                self.say(kept, node)
             case _:
                 pass
 

@@ -64,6 +64,7 @@ os.rename(path + ".new", path)
 dist.barrier()
 dist.destroy_process_group()
 """
+JOIN = ("--rdzv-conf", "is_host=0")
 Start = Callable[..., Launched]
 
 
@@ -134,21 +135,9 @@ def test_a_killed_rank_costs_a_step_and_no_file_is_read(
     assert told["ledger"]["incidents"][0]["resumed_from"] == "memory"
 
 
-def test_a_spare_goes_on_from_the_neighbours_copy(
-    launch: Start, tmp_path: Path, undisturbed: str
-) -> None:
-    meet = [
-        *("--nnodes", "2", "--spares", "1", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "1"),
-    ]
-    join = ("--rdzv-conf", "is_host=0")
-    more = environ(tmp_path, "ck", WAITS="1")
-    head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
-    nodes = [
-        launch(TRAIN, *meet, *join, folder_of_run=name, python=True, environ=more) for name in "bc"
-    ]
+def kill_rank_1s_node(head: Launched, nodes: list[Launched]) -> list[Launched]:
+    """As if its machine went, once its step 11 is at the neighbour; the other nodes."""
     head.until((head.pids / "ready").exists, "rank 1 has its step 11 at the neighbour")
-    head.until(lambda: len(head.events("AgentJoined")) == 3, "the spare is here")
     (member,) = (e["pid"] for e in head.events("AgentJoined") if e["node_rank"] == 1)
     dying = next(node for node in nodes if node.pid_of("agent") == member)
     everybody = dying.everybody()
@@ -157,14 +146,49 @@ def test_a_spare_goes_on_from_the_neighbours_copy(
     dying.process.kill()
     dying.process.wait(60)
     all_gone(everybody)
+    return [node for node in nodes if node is not dying]
+
+
+def test_a_spare_goes_on_from_the_neighbours_copy(
+    launch: Start, tmp_path: Path, undisturbed: str
+) -> None:
+    meet = [
+        *("--nnodes", "2", "--spares", "1", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
+        *("--agent-timeout", "3"),
+    ]
+    more = environ(tmp_path, "ck", WAITS="1")
+    head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
+    nodes = [
+        launch(TRAIN, *meet, *JOIN, folder_of_run=name, python=True, environ=more) for name in "bc"
+    ]
+    head.until((head.pids / "ready").exists, "rank 1 has its step 11 at the neighbour")
+    head.until(lambda: len(head.events("AgentJoined")) == 3, "the spare is here")
+    others = kill_rank_1s_node(head, nodes)
     code, lines = head.end()
     assert code == 0, lines
-    assert [node.end()[0] for node in nodes if node is not dying] == [0]
+    assert [node.end()[0] for node in others] == [0]
     first, second = results(head)
     assert first["start"] in (11, 12)
     assert first == second
     assert (first["source"], first["files"]) == ("neighbour", [])
     assert first["end"] == undisturbed
+
+
+def test_a_smaller_world_takes_it_through_a_checkpoint(launch: Start, tmp_path: Path) -> None:
+    meet = [
+        *("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
+        *("--agent-timeout", "3"),
+    ]
+    more = environ(tmp_path, "ck", WAITS="1")
+    head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
+    other = launch(TRAIN, *meet, *JOIN, folder_of_run="b", python=True, environ=more)
+    kill_rank_1s_node(head, [other])
+    code, lines = head.end()
+    assert code == 0, lines
+    result = json.loads((head.pids / "result0").read_text())
+    assert result["start"] in (11, 12)
+    assert result["source"] == "disk"
+    assert any(f"memory of step {result['start']} is saved as" in line for line in lines)
 
 
 def test_a_run_that_gives_up_leaves_what_was_in_memory_as_a_checkpoint(

@@ -139,6 +139,18 @@ def test_a_generation_that_was_no_use_is_not_tried_twice() -> None:
     assert of_attempt(world) == (-1, -1)
 
 
+def test_what_an_attempt_refused_does_not_come_before_what_it_staged() -> None:
+    world = two_nodes()
+    for node in (0, 1):
+        hold(world, node, (0, 8, [node], []))
+    crash(world)
+    world.step(6)  # it went on from a checkpoint of step 5
+    for node in (0, 1):
+        hold(world, node, (0, 8, [node], []), (1, 6, [node], []))
+    crash(world, rank=1)
+    assert of_attempt(world) == (1, 6)
+
+
 def keep_orders(world: World) -> dict[int, o.KeepMemory]:
     return {
         node: order

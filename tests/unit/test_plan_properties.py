@@ -12,6 +12,7 @@ from harness import events as e
 from harness import orders as o
 from harness import recovery
 from harness.faults import Fault
+from harness.holdings import Generation
 from harness.policy import Policy
 from harness.state import fold_all
 from tests.replay.closing import closes
@@ -62,7 +63,7 @@ def test_every_interleaving_ends_once(
         spares=spares if nodes > 1 else 0,
     )
     world.evidence = lambda rank: {"collectives": history(3, collective(3, retired=False))}
-    world.heeds = heeds
+    world.heeds = world.writes = heeds
     if started:
         world.start()
     for choice in choices:
@@ -97,6 +98,8 @@ def _possible(world: World) -> list[_Act]:
         acts.append(partial(_command, world, o.Preempt(why="SIGTERM received")))
     if world.state.preempt is not None or world.min_nodes:
         acts += [partial(setattr, world, "missed", 1), partial(_save, world)]
+    if len(world.records) % 4 == 0:
+        acts += [partial(_hold, world, node) for node in range(world.nnodes + world.spares)]
     acts += [partial(_obey_one, world, at) for at in range(len(world.pending))] * 3
     for node in range(world.nnodes + world.spares):
         if not _joined(world, node) and world.state.ended is None:
@@ -129,6 +132,25 @@ def _save(world: World) -> None:
         if rank.alive and _joined(world, rank.node_rank):
             event = e.CheckpointSaved(rank=rank.rank, step=rank.step, path="ck", seconds=0.1)
             world.say(event, rank.node_rank)
+
+
+def _hold(world: World, node: int) -> None:
+    """The node tells of its memory: its own ranks of the step they are at, copies of another's."""
+    attempt = world.state.attempt
+    if attempt is None or not _joined(world, node) or node not in attempt.nodes:
+        return
+    own = tuple(attempt.nodes[node].ranks)
+    others = [ranks for other, ranks in attempt.nodes.items() if other != node]
+    generation = Generation(
+        attempt=attempt.index,
+        step=attempt.step,
+        own=own,
+        shards=tuple(str(rank % 2) for rank in own),
+        copies=tuple(others[0].ranks) if others else (),
+    )
+    held = e.MemoryHeld(node_rank=node, attempt=attempt.index, generations=(generation,))
+    world.say(e.MemoryServed(node_rank=node, address=f"10.0.0.{node}:7"), node)
+    world.say(held, node)
 
 
 def _store_fails(world: World) -> None:
@@ -198,6 +220,8 @@ def _purpose(order: o.Order) -> tuple[str, object]:
             return "stop", attempt
         case o.StopAtStep(step=step, agreed=agreed):
             return "stop at", (step, agreed)
+        case o.KeepMemory(failed=attempt):
+            return "keep", attempt
         case o.CollectEvidence(collection=collection):
             return "collect", collection
         case o.Notify(text=text):

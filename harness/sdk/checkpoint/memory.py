@@ -233,6 +233,8 @@ class MemoryTier:
         told = ranks.from_all((reason, brought))
         for rank, (why, _) in enumerate(told):
             if why:
+                if slot is not None:
+                    self._file.drop(slot.number)
                 return Remembered(step=self.step, reason=f"rank {rank}: {why}")
         assert index is not None
         assert slot is not None

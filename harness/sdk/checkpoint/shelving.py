@@ -7,7 +7,7 @@ what it keeps for itself.
 
 import hashlib
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -181,7 +181,7 @@ def kept_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def shard_key(chunks: Iterator[Chunk] | tuple[Chunk, ...]) -> int:
+def shard_key(chunks: Iterable[Chunk]) -> int:
     """63 bits of what parts of which tensors these are: equal on replicas."""
     text = repr([chunk.key for chunk in chunks]).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
