@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.agent import processes
+from harness.agent import asleep, processes
 from harness.sightings import Activity
 
 
@@ -22,6 +22,7 @@ class Reading:
     log_bytes: int
     log_at: float
     traced_by: int
+    asleep_seconds: float | None
 
 
 def read(pid: int, log: Path) -> Reading:
@@ -37,6 +38,7 @@ def read(pid: int, log: Path) -> Reading:
         log_bytes=log_bytes,
         log_at=log_at,
         traced_by=_tracer(pid),
+        asleep_seconds=asleep.seconds_left(pid),
     )
 
 
@@ -52,6 +54,7 @@ def between(first: Reading, second: Reading) -> Activity:
         log_bytes=max(0, second.log_bytes - first.log_bytes),
         log_quiet_seconds=round(max(0.0, time.time() - second.log_at), 3),
         traced_by=second.traced_by or first.traced_by,
+        asleep_seconds=second.asleep_seconds,
     )
 
 

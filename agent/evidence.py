@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.agent import activity, branches, flight, processes, spyreport, stacks
+from harness.agent.connections import Connections
 from harness.agent.workers import Worker
 from harness.collectives import Collective
 from harness.events import EvidenceTaken
 from harness.orders import CollectEvidence
-from harness.sightings import ChildTaken, Frame, ProcessFacts
+from harness.sightings import ChildTaken, Frame, ProcessFacts, ThreadTaken
 from harness.worker.bootstrap import stack_file
 
 _SERVER_SECONDS = 2.0
@@ -39,7 +40,12 @@ class Scene:
     """Takes the evidence of one rank, as `order` asks for it, with the time that `taker` has."""
 
     def __init__(
-        self, worker: Worker, order: CollectEvidence, run_dir: Path, taker: stacks.Taker
+        self,
+        worker: Worker,
+        order: CollectEvidence,
+        run_dir: Path,
+        taker: stacks.Taker,
+        connections: Connections,
     ) -> None:
         self._worker = worker
         self._order = order
@@ -47,10 +53,12 @@ class Scene:
         number = order.incident or order.collection + 1
         self._folder = run_dir / "incidents" / f"{number:03d}"
         self._taker = taker
+        self._connections = connections
         self._files: list[str] = []
         self._missing: list[str] = []
         self._frames: tuple[Frame, ...] = ()
         self._frames_by = ""
+        self._threads: tuple[ThreadTaken, ...] = ()
         self._collectives: tuple[Collective, ...] = ()
         self._asked_record = False
         self._record_age: float | None = None
@@ -67,15 +75,19 @@ class Scene:
         facts = processes.facts(worker.pid) if worker.alive else None
         pulse = worker.newest_pulse()
         first = second = None
-        work = None
+        work = traffic = None
         if facts is not None:
             first = self._look(facts)
             await asyncio.gather(self._stack(), self._flight(facts), self._look_at_children())
             first = self._with_record(first)
             before = activity.read(worker.pid, worker.files.log) if self._order.apart else None
+            wires = await self._connections.read(worker.rank) if before is not None else None
             await self._wait_apart(first, before)
             if before is not None and worker.alive:
                 work = activity.between(before, activity.read(worker.pid, worker.files.log))
+                now = await self._connections.read(worker.rank)
+                if wires is not None and now is not None:
+                    traffic = self._connections.between(wires, now, work.seconds)
             second = await self._second_look(first)
         else:
             self._of_the_dead()
@@ -94,6 +106,7 @@ class Scene:
             p2p=worker.logs.operations(self._order.most),
             groups=worker.logs.groups(),
             children=self._children,
+            threads=self._threads,
             record_age=self._record_age,
             pulse=pulse,
             advanced=None if first is None or second is None else has_advanced(first, second),
@@ -105,6 +118,7 @@ class Scene:
             looked_apart=round(apart, 3),
             activity=work,
             handling=worker.handling,
+            traffic=traffic,
             branches=branches.above(self._frames),
         )
 
@@ -170,6 +184,7 @@ class Scene:
         if stack.report:
             self._keep("stacks", stack.suffix, stack.report)
         self._frames, self._frames_by = stack.frames, stack.by
+        self._threads = stack.threads
         if stack.missing:
             self._missing.append(f"stack: {stack.missing}")
 
@@ -269,9 +284,10 @@ async def collect(
 ) -> None:
     """Evidence of all `workers` side by side, each handed over as soon as it is complete."""
     taker = stacks.Taker(time.monotonic() + seconds)
+    connections = Connections(workers)
 
     async def one(worker: Worker) -> None:
-        on_taken(await Scene(worker, order, run_dir, taker).take())
+        on_taken(await Scene(worker, order, run_dir, taker, connections).take())
 
     await asyncio.gather(*(one(worker) for worker in workers))
 

@@ -90,6 +90,8 @@ class Launcher:
                 ended=asyncio.get_running_loop().create_future(),
                 raised=asyncio.get_running_loop().create_future(),
                 guest=self._job.mode != "command",
+                store_port=order.master_port,
+                nnodes=order.nnodes,
             )
         except BaseException:
             ours.close()

@@ -79,6 +79,9 @@ class Folder:
         self._by_text: dict[str, list[int]] = {}
 
     def add(self, rank: int, text: str, now: float) -> None:
+        if self._prefixed:
+            # PyTorch says whose traceback it is, which would keep equal ones apart.
+            text = text.removeprefix(f"[rank{rank}]: ")
         after = self._last_of_rank.get(rank, -1)
         for number in self._by_text.get(text, ()):
             if number > after:

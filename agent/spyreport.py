@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from harness.incidents import Where
-from harness.sightings import Frame
+from harness.sightings import Frame, ThreadTaken
 from harness.worker import bootstrap
 from harness.worker.frames import innermost_user
 
 MOST_FRAMES = 64
+MOST_THREADS = 4
 _GUEST = os.path.dirname(bootstrap.__file__) + os.sep
 _VARIABLE_LIMIT = 120
 _FAULTHANDLER_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
@@ -47,6 +48,28 @@ def main_thread(report: bytes, pid: int) -> tuple[tuple[Frame, ...], tuple[tuple
     kept = [(frame, variables) for frame, variables in kept if not _is_ours(frame)]
     variables = tuple(variables for _, variables in kept)
     return tuple(frame for frame, _ in kept), variables if any(variables) else ()
+
+
+def other_threads(report: bytes, pid: int) -> tuple[ThreadTaken, ...]:
+    """Threads in a py-spy report besides the main one; at most `MOST_THREADS`, those that stand
+    in the user's code first."""
+    by_user: list[ThreadTaken] = []
+    by_others: list[ThreadTaken] = []
+    for thread in json.loads(report):
+        if thread.get("os_thread_id") == pid or thread.get("thread_name") == "MainThread":
+            continue
+        frames = [
+            Frame(file=frame["filename"], line=int(frame["line"]), function=frame["name"])
+            for frame in thread["frames"]
+        ]
+        if not frames or any(map(_is_ours, frames)):
+            continue
+        name = thread.get("thread_name") or str(thread.get("os_thread_id"))
+        where = user_frame(tuple(frames))
+        found, inner = by_others if where is None else by_user, frames[0]
+        inmost = Where(file=inner.file, line=inner.line, function=inner.function)
+        found.append(ThreadTaken(name=name, where=where or inmost))
+    return tuple([*by_user, *by_others][:MOST_THREADS])
 
 
 def _variables(frame: dict[str, Any]) -> tuple[str, ...]:

@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 
 from harness import processes as kernel
-from harness.agent import flight, processes, spyreport
+from harness.agent import asleep, flight, processes, spyreport
 from harness.agent.spyreport import NoStack
-from harness.sightings import ChildTaken, Frame
+from harness.sightings import ChildTaken, Frame, ThreadTaken
 from harness.worker.bootstrap import STACK_SIGNAL
 
 SPY_SECONDS = 3.0
@@ -58,6 +58,7 @@ class Stack:
     report: bytes = b""
     suffix: str = "txt"
     variables: tuple[tuple[str, ...], ...] = ()
+    threads: tuple[ThreadTaken, ...] = ()
     missing: str = ""
     """Why there are no frames."""
 
@@ -107,6 +108,7 @@ class Taker:
             frames=stack.frames[: spyreport.MOST_FRAMES],
             user_frame=spyreport.user_frame(stack.frames),
             missing=stack.missing,
+            asleep_seconds=asleep.seconds_left(pid),
         )
 
     async def _own(self, subject: Subject) -> Stack | None:
@@ -121,7 +123,14 @@ class Taker:
             spy, subject.pid, self.left(SPY_SECONDS), with_locals=subject.with_locals
         )
         frames, variables = spyreport.main_thread(report, subject.pid)
-        return Stack(frames=frames, by="py-spy", report=report, suffix="json", variables=variables)
+        return Stack(
+            frames=frames,
+            by="py-spy",
+            report=report,
+            suffix="json",
+            variables=variables,
+            threads=spyreport.other_threads(report, subject.pid),
+        )
 
     async def _server(self, subject: Subject) -> Stack | None:
         if subject.server is None or _state(subject.pid) in FROZEN:

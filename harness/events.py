@@ -14,6 +14,7 @@ from harness.membership import HostStruck as HostStruck
 from harness.membership import NodesAwaited as NodesAwaited
 from harness.membership import Regrouping as Regrouping
 from harness.membership import Strike
+from harness.observations import CheckpointFlaw as CheckpointFlaw
 from harness.observations import EvidenceComplete as EvidenceComplete
 from harness.observations import EvidenceTaken as EvidenceTaken
 from harness.observations import MarksDiffer as MarksDiffer
@@ -351,6 +352,11 @@ class StallLooked:
     place: str = ""
     settled: bool = True
     """False: time alone is missing; the same evidence is judged again at `again_ns`."""
+    exchanged_bytes: int = 0
+    """Of ranks that all stand in one operation: all that their connections with each other have
+    carried so far."""
+    quiet_ns: int = 0
+    """Since when looks have found that to be the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +424,7 @@ Event = (
     | CheckpointFile
     | FilesSetAside
     | CheckpointFailed
+    | CheckpointFlaw
     | StopStepTaken
     | FactsLost
     | PulsesRead

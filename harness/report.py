@@ -11,6 +11,7 @@ from typing import Any
 
 from harness import goodput
 from harness.diagnosis.signature import Signature
+from harness.diagnosis.watched_files import WATCHED
 from harness.incidents import CollectiveRef, Incident, Verdict
 from harness.state import AttemptState, RunState
 from harness.topology import coordinates_text, ranks_text
@@ -166,6 +167,8 @@ def _headline(verdict: Verdict) -> str:
 def _what(verdict: Verdict) -> str:
     """The kind of failure as the end of a sentence about the rank."""
     subject = Signature.parse(verdict.signature).what
+    if subject == WATCHED:
+        return _WHAT_OF_FILES[verdict.verdict]
     match verdict.verdict:
         case "exception" if not subject.startswith("exit code"):
             return f"raised {subject}"
@@ -207,7 +210,13 @@ _WHAT = {
     "checkpoint_corrupt": "cannot read its checkpoint",
     "checkpoint_save_failed": "could not save a checkpoint",
     "checkpoint_step_mismatch": "went on from different steps",
+    "checkpoint_incomplete": "left a checkpoint incomplete",
     "nonfinite": "met a number that is not finite",
+}
+_WHAT_OF_FILES = {
+    "checkpoint_corrupt": "left a checkpoint file that is not good",
+    "checkpoint_incomplete": "left a checkpoint incomplete",
+    "checkpoint_step_mismatch": "left parts of one checkpoint that are of different steps",
 }
 
 

@@ -5,6 +5,7 @@ configuration files. Names are torchrun's where torchrun has the option.
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from typing import Literal
@@ -42,6 +43,8 @@ class Setting:
     pet: bool = False
     common: bool = False
     no: bool = False
+    many: bool = False
+    """May be given several times; the value is one text, its parts joined as in PATH."""
     choices: tuple[str, ...] = ()
     at_least: float | None = None
     metavar: str = ""
@@ -259,6 +262,15 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="auto|SECONDS",
     ),
     Setting(
+        name="watch_checkpoints",
+        kind="text",
+        default="",
+        many=True,
+        group="Fault tolerance",
+        help="check the checkpoint files that are saved below DIR; several times, or DIR:DIR",
+        metavar="DIR",
+    ),
+    Setting(
         name="shutdown_timeout",
         kind="float",
         default=None,
@@ -416,6 +428,9 @@ def _convert(setting: Setting, raw: object) -> Value:
     """None when `raw` cannot be a value of that kind."""
     text = isinstance(raw, str)
     match setting.kind:
+        case "text" if setting.many and isinstance(raw, list | tuple):
+            texts = [part for part in raw if isinstance(part, str)]
+            return os.pathsep.join(texts) if len(texts) == len(raw) else None
         case "text":
             fraction = setting.name == "checkpoint_interval" and type(raw) is float
             return str(raw) if text or type(raw) is int or fraction else None

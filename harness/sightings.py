@@ -24,6 +24,15 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadTaken:
+    """A Python thread of a rank besides the main one, and where it stands: in the user's code, or
+    without any in a library."""
+
+    name: str
+    where: Where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChildTaken:
     """A Python child of a rank. `frames` is its main thread's stack, innermost first."""
 
@@ -33,6 +42,8 @@ class ChildTaken:
     frames: tuple[Frame, ...] = ()
     user_frame: Where | None = None
     missing: str = ""
+    asleep_seconds: float | None = None
+    """How long its sleep goes on, when its main thread is in one; nothing wakes it earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +52,8 @@ class Activity:
 
     `io_bytes` went through read and write, files, pipes and sockets alike; `log_bytes` are new
     output in its log, which was written to last `log_quiet_seconds` ago. `traced_by` is the pid
-    of a debugger, 0 for none.
+    of a debugger, 0 for none. `asleep_seconds` is how long the main thread's sleep goes on from
+    the second look, None when it is in none.
     """
 
     seconds: float = 0.0
@@ -51,6 +63,38 @@ class Activity:
     log_bytes: int = 0
     log_quiet_seconds: float = 0.0
     traced_by: int = 0
+    asleep_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """TCP connections of a rank with one address, and what moved over them between two looks.
+
+    `peers` are the ranks at the other end that are of the same node; none are known of another
+    node. `pending_bytes` wait to be acknowledged. `unanswered`: nothing moved, and they have been
+    sent again and again; `tries` is how often, at most, since the last answer.
+    """
+
+    local: str
+    remote: str
+    peers: tuple[int, ...] = ()
+    connections: int = 1
+    sent_bytes: int = 0
+    """Acknowledged by the other end."""
+    received_bytes: int = 0
+    total_bytes: int = 0
+    """All that they have carried so far, both ways."""
+    pending_bytes: int = 0
+    tries: int = 0
+    unanswered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Connections of a rank with other ranks between two looks, those that nobody answers first."""
+
+    seconds: float
+    flows: tuple[Flow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,15 @@ news: `fold` keeps the sums, the detector compares them with a limit.
 
 from collections.abc import Callable
 
-from harness.diagnosis import checkpoint_files, group_clash, leaks, marks, signatures, straggler
+from harness.diagnosis import (
+    checkpoint_files,
+    group_clash,
+    leaks,
+    marks,
+    signatures,
+    straggler,
+    watched_files,
+)
 from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.incidents import Finding, Verdict
 from harness.state import AttemptState, RunState
@@ -20,6 +28,7 @@ DETECTORS: tuple[Callable[[AttemptState], list[Finding]], ...] = (
     straggler.find,
     leaks.find,
     checkpoint_files.save_failed,
+    watched_files.find,
 )
 """In the order of belief: what explains the others comes first."""
 

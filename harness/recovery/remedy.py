@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness import events as e
+from harness.checkpointnames import ASIDE_SUFFIX
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
+from harness.diagnosis.watched_files import WATCHED, to_set_aside
 from harness.errors import ExitCode
 from harness.incidents import Action, Incident, Verdict
 from harness.policy import Policy
@@ -40,7 +42,6 @@ OUTSIDE_SIGNALS = frozenset({"SIGINT", "SIGKILL", "SIGTERM", "SIGHUP", "SIGUSR1"
 """Signals that somebody sends; a program does not come to them by itself."""
 
 
-ASIDE_SUFFIX = ".set-aside"
 _SOON_OPERATIONS = 200
 """Collectives from a load on in which a bad checkpoint shows itself."""
 
@@ -117,8 +118,12 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
             return _report("the run goes on, only slower than it could")
         case _, "leak" if Signature.parse(verdict.signature).what == GROWING:
             return _report("there is time left; nothing is lost by going on until it runs out")
+        case _, "checkpoint" if Signature.parse(verdict.signature).what == WATCHED:
+            return _report("training goes on; what is not whole is set aside before it resumes")
         case "checkpoint_save_failed", _:
             return _report("training goes on; it would lose what no checkpoint holds")
+        case "checkpoint_step_mismatch", _ if _loaded_flawed(state):
+            return None
         case "checkpoint_step_mismatch", _:
             return _stop("the ranks would train on from different steps; remove what is not whole")
         case "checkpoint_corrupt", _:
@@ -242,9 +247,30 @@ def _own_code(verdict: Verdict, otherwise: ExitCode = ExitCode.SCRIPT_FAILED) ->
 
 def _unless_older(state: RunState, verdict: Verdict) -> Remedy | None:
     """To stop, when the script has no older checkpoint to fall back on."""
-    if aside(state, verdict):
+    failed = {file.path for file in _unreadable(state, verdict)}
+    if aside(state, verdict).keys() & failed:
         return None
     return _stop("there is no older checkpoint of that name; the same file would fail again")
+
+
+def _unreadable(state: RunState, verdict: Verdict) -> list[e.CheckpointFile]:
+    """What the ranks could not load last."""
+    attempt = state.attempt
+    assert attempt is not None
+    found = []
+    for rank in verdict.first_failing:
+        done = reversed(attempt.files.get(rank, []))
+        found += [file for file in done if file.what == "load_failed"][:1]
+    return found
+
+
+def _loaded_flawed(state: RunState) -> bool:
+    """Whether a rank went on from files that are known to be bad, with older ones there."""
+    attempt = state.attempt
+    assert attempt is not None
+    bad = to_set_aside([attempt])
+    loaded = [file.path for file, _ in attempt.loaded.values()]
+    return any(path == of or path.startswith(f"{of}/") for path in loaded for of in bad)
 
 
 def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
@@ -256,7 +282,7 @@ def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
     why = {
         "checkpoint_corrupt": "cannot be read",
         "nonfinite": "was loaded shortly before; its numbers are the first suspects",
-    }.get(verdict.verdict, "was being written and is not whole")
+    }.get(verdict.verdict, "is not whole")
     return Remedy(
         action="rollback",
         reason=f"{names} {why}; it gets the suffix {ASIDE_SUFFIX} and the one before it counts",
@@ -274,15 +300,16 @@ def aside(state: RunState, verdict: Verdict) -> dict[str, int]:
         if rank is None:
             continue
         paths = list(rank.exited.torn) if rank.exited is not None else []
-        if verdict.verdict == "checkpoint_corrupt":
-            done = reversed(attempt.files.get(number, []))
-            paths += [f.path for f in done if f.what == "load_failed" and f.older][:1]
         if verdict.verdict == "nonfinite" and number in attempt.loaded:
             file, begun = attempt.loaded[number]
             if file.older and rank.collectives - begun <= _SOON_OPERATIONS:
                 paths.append(file.path)
         found.update(dict.fromkeys(paths, rank.node_rank))
-    return found
+    if verdict.verdict == "checkpoint_corrupt":
+        for file in _unreadable(state, verdict):
+            if file.older:
+                found[file.path] = attempt.ranks[file.rank].node_rank
+    return found | to_set_aside(state.attempts)
 
 
 def _restart(state: RunState, verdict: Verdict) -> Remedy:

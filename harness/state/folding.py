@@ -105,10 +105,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.MarksDiffer() | e.MarksSampled():
             _marks(state, stamp, event)
         case e.EvidenceComplete():
-            for collection in state.collections:
-                if collection.index == event.collection:
-                    collection.waiting.discard(event.node_rank)
-                    collection.took_ns = state.last_ns - collection.ordered_ns
+            stalls.answered(state, event)
         case (
             e.WorkerStarted()
             | e.WorkerRaised()
@@ -121,6 +118,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.CheckpointFile()
             | e.FilesSetAside()
             | e.CheckpointFailed()
+            | e.CheckpointFlaw()
             | e.StopStepTaken()
             | e.FactsLost()
             | e.PulsesRead()
@@ -215,10 +213,10 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 attempt.resumed_step = event.step
                 if (rank := attempt.ranks.get(event.rank)) is not None:
                     booking.loaded(attempt, rank, event.seconds, stamp.wall_ns)
-        case e.CheckpointFile() | e.CheckpointFailed() | e.FilesSetAside():
+        case e.CheckpointFile() | e.CheckpointFailed() | e.CheckpointFlaw() | e.FilesSetAside():
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
-                files.note(attempt, stamp, event)
+                files.note(state, attempt, stamp, event)
         case e.StopStepTaken():
             attempt = _attempt(state, event.attempt)
             if attempt is not None and (at := attempt.stop_at) and at.step == event.step:
@@ -357,10 +355,7 @@ def _pulse(state: RunState, stamp: e.Stamp, pulse: Pulse) -> None:
         attempt.first_step_ns = at_ns
     before = (rank.step, rank.collectives, rank.phase)
     if before != (pulse.step, pulse.collectives, pulse.phase):
-        if rank.collectives or rank.step:
-            attempt.pace.note(state.last_ns - rank.advanced_ns)
-        rank.advanced_ns = state.last_ns
-        attempt.begun = True
+        stalls.advance(attempt, rank, state.last_ns)
     if pulse.phase != rank.phase:
         rank.phase, rank.phase_ns = pulse.phase, stamp.wall_ns
     rank.step, rank.step_ns = pulse.step, pulse.step_ns

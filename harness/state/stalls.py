@@ -2,9 +2,20 @@
 
 from harness import events as e
 from harness.state import booking
-from harness.state.words import AttemptState, Stall
+from harness.state.words import AttemptState, RankState, RunState, Stall
 
 _SURVEY_NS = 200_000_000
+_PAST_STEPS, _PAST_CALLS = 10, 64
+"""A rank with so many steps, or operations where there are no steps, is past its start."""
+
+
+def advance(attempt: AttemptState, rank: RankState, now_ns: int) -> None:
+    """`rank` shows progress: a pause has ended."""
+    if rank.collectives or rank.step:
+        past_start = (rank.step or rank.collectives * _PAST_STEPS // _PAST_CALLS) >= _PAST_STEPS
+        attempt.pace.note(now_ns - rank.advanced_ns, past_start=past_start)
+    rank.advanced_ns = now_ns
+    attempt.begun = True
 
 
 def survey(attempt: AttemptState, now_ns: int) -> None:
@@ -39,3 +50,11 @@ def looked(attempt: AttemptState, event: e.StallLooked) -> None:
     else:
         attempt.stall.look = event
         attempt.stall.looks += 1
+
+
+def answered(state: RunState, event: e.EvidenceComplete) -> None:
+    """A node has sent all the evidence that it was asked for."""
+    for collection in state.collections:
+        if collection.index == event.collection:
+            collection.waiting.discard(event.node_rank)
+            collection.took_ns = state.last_ns - collection.ordered_ns

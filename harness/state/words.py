@@ -65,9 +65,13 @@ class Pace:
 
     usual_ns: float = 0.0
     """Most pauses are shorter: about nine of ten, with the newest counting most."""
+    longest_ns: int = 0
+    """The longest pause of a rank that was past its start; 0 while there was none."""
 
-    def note(self, pause_ns: int) -> None:
+    def note(self, pause_ns: int, *, past_start: bool) -> None:
         """A pause has ended. A quantile by small steps, as in frugal streaming (Ma, 2013)."""
+        if past_start:
+            self.longest_ns = max(self.longest_ns, pause_ns)
         share = 0.3 if pause_ns > self.usual_ns else 0.03
         self.usual_ns += share * (pause_ns - self.usual_ns)
 
@@ -164,6 +168,9 @@ class AttemptState:
     """By rank: the newest things it did with checkpoint files of its own, oldest first."""
     loaded: dict[int, tuple[e.CheckpointFile, int]] = field(default_factory=dict)
     """By rank: the checkpoint that it went on from, and the operations it had begun by then."""
+    flaws: dict[tuple[int, str], tuple[e.CheckpointFlaw, e.Stamp]] = field(default_factory=dict)
+    """What is wrong with files in watched folders, by node and path, each with the stamp of the
+    record that shows it."""
     set_aside: dict[int, e.FilesSetAside] = field(default_factory=dict)
     """By node: files that were given other names after this attempt."""
     aside_ordered: set[int] = field(default_factory=set)

@@ -23,7 +23,7 @@ FLAGS = """\
 --rendezvous-timeout --restart-window --role --run-name --run-path --runs-dir --same-failure-limit
 --settle --shutdown-timeout --spares --stall-floor --standalone --start-method --start-patience
 --stop-grace --stop-limit --strike-window --stuck-patience --teardown-patience --tee --token-file
---work-patience
+--watch-checkpoints --work-patience
 """
 
 

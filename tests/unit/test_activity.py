@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agent import activity
+from harness.agent import activity, asleep
 from harness.sightings import Activity
 
 Watch = Callable[[str], Activity]
@@ -96,6 +96,31 @@ def test_a_process_whose_child_works(watch: Watch) -> None:
     )
     assert seen.children_cpu_seconds >= 0.25
     assert seen.cpu_seconds < 0.25
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep is another system call there")
+def test_a_process_that_sleeps_until_a_point_in_time() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    try:
+        while (left := asleep.seconds_left(child.pid)) is None:
+            assert child.poll() is None
+        assert 0 < left <= 3600
+    finally:
+        child.kill()
+        child.wait()
+    assert asleep.seconds_left(child.pid) is None
+
+
+def test_a_process_that_waits_without_a_limit() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert asleep.seconds_left(child.pid) is None
+    child.communicate(b"\n")
 
 
 def test_a_process_that_is_gone(tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ from harness import recovery
 from harness.collectives import GroupCreation
 from harness.incidents import Incident, Where
 from harness.policy import Policy
-from harness.sightings import Activity, ExceptionInHand, Frame, ProcessFacts
+from harness.sightings import (
+    Activity,
+    ChildTaken,
+    ExceptionInHand,
+    Frame,
+    ProcessFacts,
+    ThreadTaken,
+)
 from tests.replay.world import SECOND, World, collective
 
 USER = Where(file="/home/u/train.py", line=30, function="mix")
@@ -146,7 +153,114 @@ def test_a_rank_that_does_nothing_is_stuck_when_patience_ends() -> None:
     assert POLICY.stuck_patience <= seconds_still(world) < POLICY.stuck_patience + 0.7
 
 
+def test_where_no_pause_was_long_half_the_patience_is_enough() -> None:
+    world = stalled(waiting(), waiting(), away(), steps=12)
+    assert verdict_within(world, 10) is not None
+    assert POLICY.stuck_patience / 2 <= seconds_still(world) < POLICY.stuck_patience / 2 + 0.7
+
+
+IN_QUEUE = (
+    Frame(file="/usr/lib/python3.11/threading.py", line=1, function="wait"),
+    Frame(file="/usr/lib/python3.11/queue.py", line=1, function="get"),
+    Frame(file=USER.file, line=30, function="mix"),
+)
+IN_LIBRARY = (
+    Frame(file="/v/site-packages/locks/lock.py", line=1, function="acquire"),
+    Frame(file=USER.file, line=30, function="mix"),
+)
+
+
+@pytest.mark.parametrize(("frames", "factor"), [(IN_QUEUE, 2.5), (IN_LIBRARY, 1.0)])
+def test_what_a_rank_waits_for_beyond_its_own_code_may_be_late(
+    frames: tuple[Frame, ...], factor: float
+) -> None:
+    world = stalled(waiting(), waiting(), away(frames=frames), steps=12)
+    assert verdict_within(world, 20) is not None
+    assert 0 <= seconds_still(world) - factor * POLICY.stuck_patience < 0.7
+
+
+def test_where_a_pause_was_long_it_is_not() -> None:
+    world = stalled(waiting(), waiting(), away(), steps=12)
+    world.step(13, seconds=2.0)
+    world.obey(o.CollectEvidence)
+    assert verdict_within(world, 3) is None
+    assert verdict_within(world, 10) is not None
+
+
 BUSY = Activity(seconds=0.3, cpu_seconds=0.3, log_quiet_seconds=1e6)
+
+
+def test_a_rank_at_work_gets_more_than_an_idle_one() -> None:
+    world = stalled(waiting(), waiting(), away(activity=BUSY), steps=12)
+    assert verdict_within(world, POLICY.stuck_patience) is None
+    assert verdict_within(world, 2) is not None
+
+
+def asleep(seconds: float) -> Activity:
+    return Activity(seconds=0.3, log_quiet_seconds=1e6, asleep_seconds=seconds)
+
+
+@pytest.mark.parametrize("function", ["mix", "save_model"])
+def test_a_rank_that_sleeps_beyond_all_patience_is_not_waited_for(function: str) -> None:
+    world = stalled(waiting(), waiting(), away(function=function, activity=asleep(3600)))
+    incident = verdict_within(world, 30)
+    assert incident is not None
+    assert incident.verdict.first_failing == (2,)
+    assert "it has put itself to sleep for another 3600 s" in incident.verdict.reason
+    assert seconds_still(world) < 2
+
+
+def test_a_rank_that_will_wake_in_time_is_waited_for() -> None:
+    seen = away(function="save_model", activity=asleep(POLICY.work_patience - 5))
+    world = stalled(waiting(), waiting(), seen)
+    assert verdict_within(world, POLICY.work_patience - 2) is None
+
+
+LOADER = Where(file="/home/u/train.py", line=12, function="train")
+IN_LOADER = (
+    Frame(file="/v/site-packages/torch/utils/data/dataloader.py", line=9, function="_next_data"),
+    Frame(file=LOADER.file, line=LOADER.line, function=LOADER.function),
+)
+
+
+def loads(function: str = "__getitem__", wchan: str = "futex_wait", **more: Any) -> dict[str, Any]:
+    """A rank that waits for its loader, of which one process is in the user's `function`."""
+    child = ChildTaken(
+        pid=77,
+        name="pt_data_worker",
+        process=ProcessFacts(state="S", wchan=wchan, cpu_seconds=1, rss_bytes=1, threads=1),
+        frames=(
+            Frame(file="/home/u/data.py", line=4, function=function),
+            Frame(
+                file="/v/site-packages/torch/utils/data/_utils/fetch.py", line=1, function="fetch"
+            ),
+            Frame(file=LOADER.file, line=1, function="load_all"),
+        ),
+        user_frame=Where(file="/home/u/data.py", line=4, function=function),
+        **more,
+    )
+    return away(frames=IN_LOADER, user_frame=LOADER, children=(child,))
+
+
+LATE = {
+    "in the user's code": (loads(), 1.2 * POLICY.stuck_patience),
+    "named as loading": (loads("read_shard"), 2.5 * POLICY.stuck_patience),
+    "waiting for a server": (loads(wchan="sk_wait_data"), 2.5 * POLICY.stuck_patience),
+    "asleep for an hour": (loads("read_shard", asleep_seconds=3600.0), 0.9),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_loader_gets_time_by_what_its_processes_do(name: str) -> None:
+    seen, seconds = LATE[name]
+    world = stalled(waiting(), waiting(), seen)
+    incident = verdict_within(world, 30)
+    assert incident is not None
+    assert incident.verdict.verdict == "dataloader_stuck"
+    assert "its process 77 is in" in incident.verdict.cause
+    assert seconds <= seconds_still(world) < seconds + 0.9
+
+
 SLOW = {
     "save": (away(function="save_model"), POLICY.work_patience),
     "busy evaluation": (away(function="evaluate", activity=BUSY), 3 * POLICY.work_patience),
@@ -350,6 +464,7 @@ def test_a_pool_of_threads_that_is_joined_at_the_end() -> None:
             Frame(file=f"{lib}/threading.py", line=1, function="_shutdown"),
         ),
         user_frame=None,
+        threads=(ThreadTaken(name="uploader", where=replace(USER, function="upload")),),
     )
     world = stalled(joined, joined, joined)
     world.exit(0, 0)
@@ -357,6 +472,8 @@ def test_a_pool_of_threads_that_is_joined_at_the_end() -> None:
     incident = verdict_within(world, 15)
     assert incident is not None
     assert incident.verdict.verdict == "teardown_hang"
+    assert "its thread uploader is in upload" in incident.verdict.cause
+    assert incident.verdict.where == replace(USER, function="upload")
 
 
 def test_an_exit_handler_that_does_not_end() -> None:

@@ -3,12 +3,14 @@ last ones on their way out."""
 
 from dataclasses import replace
 
-from harness.diagnosis.hang.patience import Patience, for_rank, is_idle, place_of
+from harness.diagnosis.hang.patience import Patience, for_rank, is_idle
+from harness.diagnosis.hang.places import place_of
 from harness.diagnosis.hang.scene import Scene
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.waits.stuck import LOCK_FILE, waits_for_lock_file
 from harness.events import EvidenceTaken
 from harness.incidents import Verdict, Where
+from harness.sightings import ThreadTaken
 from harness.topology import ranks_name
 
 _ENDING = (
@@ -83,15 +85,16 @@ def _ends(scene: Scene, evidence: EvidenceTaken) -> bool:
 def _teardown(scene: Scene, seen: list[EvidenceTaken]) -> Verdict:
     ranks = tuple(evidence.rank for evidence in seen)
     done = tuple(sorted(scene.attempt.ranks.keys() - set(ranks)))
-    where = seen[0].user_frame or _innermost(seen[0])
+    where = seen[0].user_frame or _of_thread(seen[0]) or _innermost(seen[0])
     doing = f", in {where.function}" if where is not None else ""
+    living = "".join(_stands(thread) for thread in seen[0].threads)
     others = f"; {ranks_name(done)} ended with exit code 0" if done else ""
     return _verdict(
         scene,
         "teardown_hang",
         seen,
         cause=f"the script is over on every rank, and {ranks_name(ranks)} cannot end{doing}: a"
-        " thread that is no daemon, an exit handler or a destructor",
+        f" thread that is no daemon, an exit handler or a destructor{living}",
         reason=f"{ranks_name(ranks)} finished its script and shows no sign of work{others};"
         " training is complete, ending it loses nothing",
         where=where,
@@ -122,6 +125,16 @@ def _all_outside(scene: Scene, seen: list[EvidenceTaken]) -> Verdict:
         where=where,
         innocent=(),
     )
+
+
+def _stands(thread: ThreadTaken) -> str:
+    where = thread.where
+    return f"; its thread {thread.name} is in {where.function} ({where.file}:{where.line})"
+
+
+def _of_thread(evidence: EvidenceTaken) -> Where | None:
+    """The main thread waits for the others: where the only one stands."""
+    return evidence.threads[0].where if len(evidence.threads) == 1 else None
 
 
 def _innermost(evidence: EvidenceTaken) -> Where | None:

@@ -5,9 +5,10 @@ take without a sign of life; a rank that shows any is left alone. Too long is a 
 short a false one, and the second is worse.
 """
 
-import re
 from dataclasses import dataclass
 
+from harness.diagnosis.hang import loader, places
+from harness.diagnosis.hang.exchange import Exchange
 from harness.diagnosis.hang.scene import Scene
 from harness.diagnosis.waits.stuck import waits_for_loader
 from harness.events import EvidenceTaken
@@ -24,36 +25,30 @@ _BUSY_FACTOR = 3.0
 _START_BUSY_FACTOR = 15.0
 _TOLD_FACTOR = 10.0
 """A script that says what it does is believed."""
+_PAUSE_FACTOR = 3.0
+_QUICK_SHARE = 0.5
+_UNTOLD_FACTOR = 1.2
 _LOADER_FACTOR = 2.5
 _FORGIVEN_FACTOR = 2.0
+_DEAD_FACTOR = 1.15
+"""Nobody acknowledges what was sent: the kernel has given it several tries by then."""
+_STILL_FACTOR = 1.3
+"""Nothing is on its way over any connection, and all wait."""
 _USUAL_FACTOR = 2.0
-
-_SERVERS = re.compile(r"/(?:asyncio/\w+|socketserver|wsgiref/\w+|xmlrpc/server)\.py")
-_DEBUGGERS = re.compile(r"/(?:pdb|bdb|ipdb|pudb|debugpy|pydevd\w*|IPython/terminal)\b")
-_WORK_FILES = re.compile(
-    r"torch/(?:serialization|_dynamo|_inductor|_functorch|fx|jit|onnx|export|compiler|nn/modules"
-    r"|distributed/checkpoint|utils/cpp_extension)"
-    r"|/(?:subprocess|shutil|zipfile|tarfile|gzip|lzma|bz2|pickle|json/\w+|csv|sqlite3/\w+|ssl"
-    r"|urllib/\w+|http/\w+|socket|importlib/\w+|gc)\.py"
-    r"|site-packages/(?:numpy|pandas|pyarrow|PIL|cv2|h5py|safetensors|tokenizers|datasets|fsspec"
-    r"|s3fs|gcsfs|boto3|botocore|aiohttp|requests|urllib3|wandb|tensorboard|matplotlib|triton"
-    r"|sklearn|scipy|google/cloud|torchvision|torchaudio)"
-)
-_WORK_NAMES = re.compile(
-    r"sav(?:e|ing)|check_?point|ckpt|eval|valid|(?:^|_)(?:val|test|infer|predict|generate|gc|log"
-    r"|load|plot|dump|init|setup|build|copy|read|write|pause|freeze|warm)(?:_|$|ing)|export"
-    r"|upload|download|compil|warm_?up|token|prepar|preproc|collect|snapshot|publish|render|report"
-    r"|summar|metric|sync|backup|index|shard|fetch|convert|profil|cleanup",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """`seconds` from the last sign of life on; None: as long as it takes. `why` is for people."""
+    """`seconds` from the last sign of life on; None: as long as it takes. `why` is for people.
+
+    `asleep_seconds`: however long it gets, it cannot move before that, counted from the look.
+    """
 
     seconds: float | None
     why: str
+    asleep_seconds: float = 0.0
+    since_ns: int = 0
+    """It counts from then, when that is later."""
 
 
 def for_rank(scene: Scene, rank: int) -> Patience:
@@ -66,20 +61,30 @@ def for_rank(scene: Scene, rank: int) -> Patience:
         return held
     base = _by_place(scene, rank, evidence)
     assert base.seconds is not None
-    earlier = scene.attempt.forgiven.get(place_of(evidence), 0) / 1e9
+    earlier = scene.attempt.forgiven.get(places.place_of(evidence), 0) / 1e9
     usual = scene.attempt.pace.usual_ns / 1e9
     return Patience(
-        seconds=max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual), why=base.why
+        seconds=max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual),
+        why=base.why,
+        asleep_seconds=_asleep(scene, rank, evidence),
     )
 
 
-def for_exchange(scene: Scene, ranks: tuple[int, ...]) -> Patience:
+def for_exchange(scene: Scene, ranks: tuple[int, ...], seen: Exchange) -> Patience:
     """For an operation that all have called and that does not finish: data may be moving."""
-    busy = any(is_busy(scene.seen[rank]) for rank in ranks if rank in scene.seen)
-    seconds = _BUSY_FACTOR * scene.policy.stuck_patience
-    if busy:
-        return Patience(seconds=3 * _BUSY_FACTOR * seconds, why="data may still be moving")
-    return Patience(seconds=seconds, why="nothing moves")
+    if seen.moved_bytes:
+        return Patience(seconds=None, why=f"data is moving ({seen.moved_bytes:,} bytes)")
+    patience = scene.policy.stuck_patience
+    since_ns = max(seen.quiet_ns, *(scene.still_since_ns(rank) for rank in ranks))
+    young = scene.now_ns < since_ns + int(_DEAD_FACTOR * patience * 1e9)
+    seconds, why = _BUSY_FACTOR * patience, "nothing moves"
+    if seen.dead or (seen.waiting and young):
+        seconds, why = _DEAD_FACTOR * patience, "what was sent may still be answered"
+    elif any(is_busy(scene.seen[rank]) for rank in ranks if rank in scene.seen):
+        seconds, why = 3 * _BUSY_FACTOR * seconds, "data may still be moving"
+    elif seen.known and not seen.waiting:
+        seconds = _STILL_FACTOR * patience
+    return Patience(seconds=seconds, why=why, since_ns=seen.quiet_ns)
 
 
 def is_idle(evidence: EvidenceTaken) -> bool:
@@ -96,20 +101,14 @@ def is_busy(evidence: EvidenceTaken) -> bool:
     return used > max(_TICK_SECONDS, _IDLE_SHARE * evidence.looked_apart)
 
 
-def place_of(evidence: EvidenceTaken) -> str:
-    """`file:function` of the user's code that it is in; empty when unknown."""
-    at = evidence.user_frame
-    return "" if at is None else f"{at.file}:{at.function}"
-
-
 def _held(evidence: EvidenceTaken) -> Patience | None:
     """By somebody outside: who looks at it, or whose requests it answers."""
     activity = evidence.activity
     traced = activity is not None and activity.traced_by
     stopped = evidence.process is not None and evidence.process.state == "t"
-    if traced or stopped or any(_DEBUGGERS.search(frame.file) for frame in evidence.frames):
+    if traced or stopped or places.is_debugged(evidence):
         return Patience(seconds=None, why="a debugger holds it")
-    if any(_SERVERS.search(frame.file) for frame in evidence.frames):
+    if places.serves(evidence):
         return Patience(seconds=None, why="it serves requests")
     return None
 
@@ -143,18 +142,43 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
         return Patience(seconds=_TOLD_FACTOR * long, why=why)
     if _reads_pipe(evidence):
         return Patience(seconds=policy.stuck_patience, why="a pipe that nobody writes to is silent")
-    if at_work(evidence):
+    if places.shows_work(evidence.frames, evidence.user_frame):
         return Patience(seconds=long, why="its place in the program shows work")
     if waits_for_loader(scene.waits.ranks[rank]):
-        seconds = _LOADER_FACTOR * policy.stuck_patience
-        return Patience(seconds=seconds, why="a data loader may be late")
+        factor = _LOADER_FACTOR if _may_load(evidence) else _UNTOLD_FACTOR
+        return Patience(seconds=factor * policy.stuck_patience, why="a data loader may be late")
     if not evidence.frames:
         return Patience(seconds=long, why="its stack cannot be seen")
     if _said_since(scene, rank):
         return Patience(seconds=long, why="it has printed meanwhile")
     if _moved(scene, rank, evidence):
         return Patience(seconds=long, why="it moves about in the program")
-    return Patience(seconds=policy.stuck_patience, why="nothing shows that it works")
+    if places.waits_for_helper(evidence):
+        seconds = _LOADER_FACTOR * policy.stuck_patience
+        return Patience(seconds=seconds, why="a thread or process that it waits for may be late")
+    seconds = _UNTOLD_FACTOR * policy.stuck_patience if busy else _unmoved(scene, evidence)
+    return Patience(seconds=seconds, why="nothing shows that it works")
+
+
+def _unmoved(scene: Scene, evidence: EvidenceTaken) -> float:
+    """For a rank that does nothing at all, by what this attempt has shown: where no pause was long,
+    a long one says more. In a library nobody knows what it waits for."""
+    limit, longest = scene.policy.stuck_patience, scene.attempt.pace.longest_ns / 1e9
+    at = evidence.user_frame
+    if not longest or at is None or evidence.frames[0].file != at.file:
+        return limit
+    return min(limit, max(_QUICK_SHARE * limit, _PAUSE_FACTOR * longest))
+
+
+def _asleep(scene: Scene, rank: int, evidence: EvidenceTaken) -> float:
+    """How long it cannot move, whatever happens."""
+    activity = evidence.activity
+    if activity is not None and activity.asleep_seconds is not None:
+        return activity.asleep_seconds
+    if not waits_for_loader(scene.waits.ranks[rank]):
+        return 0.0
+    children = loader.processes_of(evidence)
+    return max((child.asleep_seconds or 0.0 for child in children), default=0.0)
 
 
 def _reads_pipe(evidence: EvidenceTaken) -> bool:
@@ -163,16 +187,14 @@ def _reads_pipe(evidence: EvidenceTaken) -> bool:
     return process is not None and "pipe_read" in process.wchan
 
 
-def at_work(evidence: EvidenceTaken) -> bool:
-    """Whether its stack shows work that takes its time, by library or by the user's names."""
-    at, inside = evidence.user_frame, True
-    if at is None:
-        return False
-    for frame in evidence.frames:
-        inside = inside and frame.file != at.file
-        if _WORK_NAMES.search(frame.function) or (inside and _WORK_FILES.search(frame.file)):
-            return True
-    return False
+def _may_load(evidence: EvidenceTaken) -> bool:
+    """Whether a process of its data loader may be waiting for data, or cannot be seen."""
+    children = loader.processes_of(evidence)
+    return not children or any(
+        loader.waits_for_data(child)
+        or places.shows_work(loader.own_frames(child), child.user_frame)
+        for child in children
+    )
 
 
 def _moved(scene: Scene, rank: int, evidence: EvidenceTaken) -> bool:
@@ -180,7 +202,7 @@ def _moved(scene: Scene, rank: int, evidence: EvidenceTaken) -> bool:
     stall = scene.attempt.stall
     if stall is None or stall.look.ranks != (rank,) or not stall.look.place:
         return False
-    return stall.look.place != place_of(evidence)
+    return stall.look.place != places.place_of(evidence)
 
 
 def _said_since(scene: Scene, rank: int) -> bool:

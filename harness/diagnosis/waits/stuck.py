@@ -7,7 +7,7 @@ from harness.diagnosis.waits.graph import Op
 from harness.diagnosis.waits.record import RankWait
 from harness.incidents import Confidence
 
-_LOADER = re.compile(r"torch/utils/data/")
+LOADER = re.compile(r"torch/utils/data/")
 _LOCK_FILE = re.compile(r"torch/utils/file_baton\.py:(?:\w+\.)?wait$")
 LOCK_FILE = (
     "waits for a lock file to go away; a job that was killed leaves it, and nobody removes it then"
@@ -87,7 +87,7 @@ def waits_for_loader(wait: RankWait) -> bool:
     for frame in wait.stack:
         if wait.doing is not None and frame.startswith(f"{wait.doing.file}:"):
             return False
-        if _LOADER.search(frame):
+        if LOADER.search(frame):
             return True
     return False
 

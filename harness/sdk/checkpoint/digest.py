@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 import torch
 
-_MASK = (1 << 64) - 1
+from harness.digest import words
+from harness.digest.mix import MASK, odd
+
 _TABLE = 8192
 _BLOCK = 1 << 15
 """Elements widened to 64 bits at a time: 256 KiB, so that they stay in the cache."""
@@ -34,22 +36,21 @@ def digest(chunk: torch.Tensor, offsets: Sequence[int] = ()) -> int:
         start = list(offsets or (0,) * chunk.dim()) or [0]
         start[-1] *= per_element
         if bits.dim() == 1:
-            return _line(bits, start[0]) & _MASK
+            return _line(bits, start[0]) & MASK
         rows = _row_weights(bits.shape[:-1], start[:-1])
-        return _table(bits.reshape(-1, bits.shape[-1]), rows, start[-1]) & _MASK
+        return _table(bits.reshape(-1, bits.shape[-1]), rows, start[-1]) & MASK
 
 
 def _bits(chunk: torch.Tensor) -> tuple[torch.Tensor, int]:
     """The elements as integers of at most 32 bits, and how many of them an element became."""
-    plain = chunk.resolve_conj().resolve_neg().contiguous()
+    plain = chunk.contiguous()
     if plain.dim() == 0:
         plain = plain.reshape(1)
+    numbers = words.bits(plain)
     size = plain.element_size()
-    if size == 1:
-        return plain.view(torch.uint8), 1
-    if size == 2:
-        return plain.view(torch.int16), 1
-    return plain.view(torch.int32), size // 4
+    if size <= 4:
+        return numbers, 1
+    return numbers.reshape(*plain.shape[:-1], -1).view(torch.int32), size // 4
 
 
 def _line(bits: torch.Tensor, start: int) -> int:
@@ -115,26 +116,9 @@ def _weights(axis: int, start: int, length: int) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _table_of(axis: int) -> torch.Tensor:
-    return _odd(torch.arange(_TABLE, dtype=torch.int64) + (2 * axis << 40))
+    return odd(torch.arange(_TABLE, dtype=torch.int64) + (2 * axis << 40))
 
 
 def _outer_weights(axis: int, first: int, count: int) -> torch.Tensor:
     coordinates = torch.arange(first, first + count, dtype=torch.int64)
-    return _odd(coordinates + ((2 * axis + 1) << 40))
-
-
-def _odd(numbers: torch.Tensor) -> torch.Tensor:
-    """Odd numbers drawn from distinct ones by the finaliser of splitmix64, Steele et al. 2014."""
-    mixed = numbers * _signed(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ _shifted(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ _shifted(mixed, 27)) * _signed(0x94D049BB133111EB)
-    return (mixed ^ _shifted(mixed, 31)) | 1
-
-
-def _shifted(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    """A shift to the right that brings in zeros; torch's own repeats the sign."""
-    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _signed(constant: int) -> int:
-    return constant - (1 << 64) if constant >> 63 else constant
+    return odd(coordinates + ((2 * axis + 1) << 40))

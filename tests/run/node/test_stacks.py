@@ -2,10 +2,12 @@
 data loaders; and what is said when a tool may not look."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from harness import events, orders
 from harness.agent import spyreport, stacks
 from harness.processes import catches
+from harness.worker import bootstrap
 from harness.worker.bootstrap import STACK_SIGNAL, stack_file
 
 HARD = """
@@ -157,3 +160,21 @@ def test_a_process_that_is_none_has_no_stack() -> None:
     stack = asyncio.run(taker.take(stacks.Subject(pid=child.pid)))
     assert stack.frames == ()
     assert stack.missing
+
+
+def test_other_threads_of_a_report_with_those_in_the_users_code_first() -> None:
+    def thread(name: str, at: int, *places: tuple[str, str]) -> dict[str, Any]:
+        frames = [{"filename": file, "line": 7, "name": function} for file, function in places]
+        return {"thread_name": name, "os_thread_id": at, "frames": frames}
+
+    waits = (threading.__file__, "wait")
+    report = [
+        thread("MainThread", 41, ("/home/me/train.py", "main")),
+        thread("logger", 42, waits),
+        thread("heartbeat", 43, waits, (bootstrap.__file__, "beat")),
+        thread("uploader", 44, waits, ("/home/me/train.py", "upload")),
+        thread("pool", 45),
+    ]
+    found = spyreport.other_threads(json.dumps(report).encode(), 41)
+    told = [(thread.name, thread.where.function) for thread in found]
+    assert told == [("uploader", "upload"), ("logger", "wait")]

@@ -121,6 +121,15 @@ def test_equal_lines_fold_and_every_rank_keeps_its_order() -> None:
     assert alone.due(0.0) == ["x"]
 
 
+def test_equal_tracebacks_fold_though_pytorch_says_whose_they_are() -> None:
+    folder = Folder(2, prefixed=True)
+    for rank in range(2):
+        folder.add(rank, f"[rank{rank}]: Traceback (most recent call last):", 0.0)
+    folder.add(1, "[rank7]: is somebody else", 0.0)
+    shown = folder.due(1.0)
+    assert shown == ["[r0-1] Traceback (most recent call last):", "[r1] [rank7]: is somebody else"]
+
+
 def test_console_shows_every_line_and_notices_after_them(tmp_path: Path) -> None:
     shown = tmp_path / "shown"
     with shown.open("wb") as out:
