@@ -152,7 +152,7 @@ def main() -> int:
             *rows,
             "",
             "A fault costs what it takes beyond the start and the steps: detection, verdict, "
-            "restart, steps done again.",
+            f"restart, steps done again. {running.load_text()}",
             "",
         ]
     )

@@ -306,7 +306,7 @@ def report(
         "step 55, launches interleaved; a checkpoint every 10 steps, a step of 20 ms and more.",
         "",
         f"Cold starts, launch to first step, medians: {starts}. The unit of the last column is "
-        "torchrun's.",
+        f"torchrun's. {running.load_text()}",
         *missing,
         "",
         *table(seen, unit),

@@ -126,3 +126,8 @@ def incidents(here: Path) -> tuple[dict[str, Any], ...]:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def load_text() -> str:
+    """How busy the machine has been lately, this bench included."""
+    return f"Load average of the last quarter of an hour: {os.getloadavg()[2]:.1f}."
