@@ -18,7 +18,7 @@ from harness.checkpoints import Manifest
 from harness.errors import UsageError
 from harness.sdk.checkpoint import loading, things
 from harness.sdk.checkpoint.agreement import Agreement
-from harness.sdk.checkpoint.memory import MemoryTier
+from harness.sdk.checkpoint.memory import OTHERS, MemoryTier
 from harness.sdk.checkpoint.pace import Pace, told_interval
 from harness.sdk.checkpoint.plan import Plan, agree, fingerprint, state_dict
 from harness.sdk.checkpoint.staging import Snapshot, rest_digests
@@ -256,7 +256,7 @@ class Checkpointer:
         except Exception as error:  # the border to the script's own state_dict()
             found = in_words(error)
         why = tier.stage(step, found, ranks, root=str(self.root.absolute()), mesh=self._mesh)
-        if why and why != self._memory_told and ranks.rank == 0:
+        if why and why != self._memory_told and (ranks.rank == 0 or why != OTHERS):
             _say(f"step {step} is not in memory: {why}; training goes on")
         self._memory_told = why
         return not why

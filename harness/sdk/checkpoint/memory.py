@@ -29,6 +29,8 @@ from harness.sdk.checkpoint.writing import in_words
 from harness.worker.guest import Guest, current
 from harness.worker.memoryfile import SLOTS, BadMemory, MemoryFile, encoded
 
+OTHERS = "another rank could not stage"
+
 
 @dataclass(slots=True)
 class _Staged:
@@ -117,7 +119,7 @@ class MemoryTier:
             self._newest = None
             if sending is before:
                 self._sending = None
-            return failure or "another rank could not stage"
+            return failure or OTHERS
         if before is not None:
             self._common = before.slot
         send = self._file.neighbour and not waiting
@@ -128,7 +130,10 @@ class MemoryTier:
         self._newest = staged = _Staged(slot, step, send)
         if send:
             self._sending = staged
-        self._copy(staged, contents, self._about(step, contents, ranks, root, mesh))
+        try:
+            self._copy(staged, contents, self._about(step, contents, ranks, root, mesh))
+        except Exception as error:  # a border: training goes on without it
+            staged.failure = f"no copy could be made: {in_words(error)}"
         return staged.failure
 
     def _about(
@@ -158,19 +163,15 @@ class MemoryTier:
             for thing, content in contents.rest.items()
         ]
         index = replace(about, chunks=tuple(chunks), kept=tuple(kept))
-        try:
-            self._file.begin(staged.slot)
-            # The index comes behind the data; a page more holds most of them.
-            view = self._file.view(staged.slot, layout.end + 1)
-            copy_all(
-                (live, shelving.tensor_of(chunk, view))
-                for (_, live), chunk in zip(found, chunks, strict=True)
-            )
-            for one, content in zip(kept, contents.rest.values(), strict=True):
-                view[one.at : one.at + one.bytes] = content
-        except Exception as error:  # a border: training goes on without it
-            staged.failure = f"no copy could be made: {in_words(error)}"
-            return
+        self._file.begin(staged.slot)
+        # The index comes behind the data; a page more holds most of them.
+        view = self._file.view(staged.slot, layout.end + 1)
+        copy_all(
+            (live, shelving.tensor_of(chunk, view))
+            for (_, live), chunk in zip(found, chunks, strict=True)
+        )
+        for one, content in zip(kept, contents.rest.values(), strict=True):
+            view[one.at : one.at + one.bytes] = content
         staged.thread = threading.Thread(
             target=self._finish, args=(staged, index, layout.end), name="harness-memory"
         )
