@@ -67,6 +67,8 @@ class Launcher:
                 arguments=self._job.script_args,
                 digests=self._job.policy.digests,
                 digest_share=self._job.policy.digest_share,
+                audit_share=self._job.policy.audit_share,
+                replays=self._job.policy.replays,
             )
             if zygote is not None:
                 request = {

@@ -207,6 +207,7 @@ _WHAT = {
     "checkpoint_corrupt": "cannot read its checkpoint",
     "checkpoint_save_failed": "could not save a checkpoint",
     "checkpoint_step_mismatch": "went on from different steps",
+    "nondeterminism": "compute the same thing with another result",
     "nonfinite": "met a number that is not finite",
 }
 

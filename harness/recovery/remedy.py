@@ -151,6 +151,8 @@ def _numeric(verdict: Verdict) -> Remedy | None:
     """None where the numbers were right before: then they can be had back."""
     what = Signature.parse(verdict.signature).what
     match verdict.verdict:
+        case "nondeterminism":
+            return _report("the program computes so on every device; training goes on")
         case "buffers_differ":
             return _report("each rank's statistics are right for its own data; training goes on")
         case "replica_divergence" | "unexpected_replication" if what == replicas.LEARNT_ONLY:

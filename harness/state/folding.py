@@ -104,7 +104,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.MarksDiffer() | e.MarksSampled():
             if (known := _attempt(state, stamp.attempt)) is not None:
                 sampling.note(known, (stamp.source, stamp.seq), event)
-        case e.DigestsRead() | e.DigestsTold() | e.CheckpointCertified():
+        case e.DigestsRead() | e.DigestsTold() | e.DoubtRaised() | e.CheckpointCertified():
             if (known := _attempt(state, stamp.attempt)) is not None:
                 digesting.note(known, (stamp.source, stamp.seq), event)
         case e.EvidenceComplete():

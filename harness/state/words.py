@@ -11,6 +11,7 @@ from harness.membership import Strike
 from harness.state.arrivals import Arrivals
 from harness.state.books import Books, Moments
 from harness.state.clocks import Clocks
+from harness.state.doubts import Doubts
 from harness.state.growth import Growth
 from harness.state.marking import Book
 from harness.state.replicas import Replicas
@@ -177,6 +178,8 @@ class AttemptState:
     """Marks of groups that span nodes, by name, role and size of the group."""
     replicas: Replicas = field(default_factory=Replicas)
     """Digests of what ranks should have in common."""
+    doubts: Doubts = field(default_factory=Doubts)
+    """What ranks have found wrong with their own numbers."""
     marks_differ: list[tuple[e.MarksDiffer, tuple[str, int]]] = field(default_factory=list)
     """Desyncs found by marks, each with (source, seq) of the record that shows it."""
 
