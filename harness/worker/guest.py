@@ -114,6 +114,7 @@ class Guest:
                     step=lambda: self.step,
                     operations=self.recorder.operations,
                     rank=self.assignment.rank,
+                    world_size=self.assignment.world_size,
                     folder=os.path.dirname(self.assignment.server),
                     attempt=self.assignment.attempt,
                 ),

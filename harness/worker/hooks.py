@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.worker import files, marks, recorder, rendezvous, teardown
-from harness.worker.audits import auditor, gradients, recompute
+from harness.worker.audits import auditor, gradients, recompute, replay
 from harness.worker.digests import witness
 from harness.worker.guest import Guest, current
 
@@ -94,11 +94,26 @@ def _optimizers_arrived(module: Any) -> None:
 def _ddp_arrived(module: Any) -> None:
     marks.watch_forward(module, "DistributedDataParallel", _marker)
     witness.WRAPPERS.watch_ddp(module)
+    _ddp_forwards(module)
 
 
 def _fsdp_arrived(module: Any) -> None:
     marks.watch_forward(module, "FullyShardedDataParallel", _marker)
     witness.WRAPPERS.watch_fsdp(module)
+
+
+def _ddp_forwards(module: Any) -> None:
+    def guard(check: Callable[..., None], *arguments: Any) -> None:
+        found = _auditor()
+        if found is not None:
+            found.guard(check, *arguments)
+
+    replay.watch_ddp(module, _replays, guard)
+
+
+def _replays() -> replay.Replays | None:
+    found = _auditor()
+    return None if found is None else found.replays
 
 
 def _wrapper_arrived(module: Any) -> None:

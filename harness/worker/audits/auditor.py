@@ -10,9 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from harness.worker.audits.exchange import path_of
 from harness.worker.audits.gradients import LocalGradients
 from harness.worker.audits.names import named_parameters
 from harness.worker.audits.recompute import Recomputes
+from harness.worker.audits.replay import Replays, local_ranks
+from harness.worker.digests.pace import Pace
 
 Say = Callable[..., object]
 
@@ -25,6 +28,7 @@ class Means:
     step: Callable[[], int]
     operations: Callable[[], int]
     rank: int
+    world_size: int
     attempt: int
     folder: str
     """Of this node's ranks, for what they leave each other."""
@@ -39,8 +43,19 @@ class Auditor:
         self._pid = os.getpid()
         self._broken: set[str] = set()
         self._known: tuple[int, ...] = ()
-        self.gradients = LocalGradients(self._tell, self._guard, means.step, share)
-        self.recomputes = Recomputes(self._tell, self._guard, means.step, means.operations, share)
+        self.gradients = LocalGradients(self._tell, self.guard, means.step, share)
+        self.recomputes = Recomputes(
+            self._tell, self.guard, means.step, means.operations, share
+        )
+        self.replays = Replays(
+            self._tell,
+            self.guard,
+            means.operations,
+            rank=means.rank,
+            local=local_ranks(means.rank),
+            path=lambda rank, number: path_of(means.folder, means.attempt, rank, number),
+            pace=Pace(replays, share, means.world_size) if replays > 0 else None,
+        )
 
     @property
     def active(self) -> bool:
@@ -48,12 +63,14 @@ class Auditor:
 
     def stepping(self, optimizer: Any) -> None:
         """An optimizer's step is about to begin."""
-        self._guard(self._attach, optimizer)
-        self._guard(self.gradients.stepping)
+        self.guard(self._attach, optimizer)
+        self.guard(self.gradients.stepping)
+        self.guard(self.replays.stepping)
 
     def stepped(self, optimizer: Any) -> None:
-        self._guard(self.gradients.stepped)
-        self._guard(self.recomputes.stepped)
+        self.guard(self.gradients.stepped)
+        self.guard(self.recomputes.stepped)
+        self.guard(self.replays.stepped)
 
     def _attach(self, optimizer: Any) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -66,7 +83,7 @@ class Auditor:
         known = {"step": self._means.step(), "at_ns": time.time_ns(), **doubt}
         self._means.say("DoubtRaised", doubt=known)
 
-    def _guard(self, check: Callable[..., None], *arguments: Any) -> None:
+    def guard(self, check: Callable[..., None], *arguments: Any) -> None:
         name = getattr(check, "__qualname__", "").partition(".")[0]
         if name in self._broken or not self.active:
             return
