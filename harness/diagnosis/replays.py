@@ -14,15 +14,13 @@ from harness.topology import ranks_name
 
 
 def find(attempt: AttemptState, told: Sequence[Told]) -> list[Finding]:
-    """What the first round that came out bad shows."""
-    if not told:
+    """What the rounds that came out bad show together."""
+    pairs = list({(each.rank, each.doubt.peer): each for each in reversed(told)}.values())[::-1]
+    if not pairs:
         return []
-    first = min(each.doubt.count for each in told)
-    pairs = [each for each in told if each.doubt.count == first]
-    if len(pairs) > 1 and all(each.doubt.looks == each.doubt.failed for each in pairs):
-        never = len(pairs) >= _ring(pairs)
-        if never:
-            return []  # they have never come to the same numbers: nothing can be compared here
+    never = all(each.doubt.looks == each.doubt.failed for each in told)
+    if never and len(pairs) >= pairs[0].doubt.ring > 1:
+        return []  # none has ever come to the same numbers: nothing can be compared here
     common = frozenset.intersection(*[_ranks(each) for each in pairs])
     if len(pairs) == 1:
         return [_single(pairs[0])]
@@ -47,10 +45,6 @@ def find(attempt: AttemptState, told: Sequence[Told]) -> list[Finding]:
         f"batches computed again with another result: {own}; two ranks cannot outvote each other"
     )
     return [_finding(one, tuple(sorted(common)), cause, reason, "possible")]
-
-
-def _ring(pairs: Sequence[Told]) -> int:
-    return max(each.doubt.ring for each in pairs)
 
 
 def _ranks(told: Told) -> frozenset[int]:

@@ -44,9 +44,7 @@ class Auditor:
         self._broken: set[str] = set()
         self._known: tuple[int, ...] = ()
         self.gradients = LocalGradients(self._tell, self.guard, means.step, share)
-        self.recomputes = Recomputes(
-            self._tell, self.guard, means.step, means.operations, share
-        )
+        self.recomputes = Recomputes(self._tell, self.guard, means.step, means.operations, share)
         self.replays = Replays(
             self._tell,
             self.guard,
