@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.agent import activity, branches, flight, processes, spyreport, stacks
+from harness.agent.connections import Connections
 from harness.agent.workers import Worker
 from harness.collectives import Collective
 from harness.events import EvidenceTaken
@@ -38,7 +39,12 @@ class Scene:
     """Takes the evidence of one rank, as `order` asks for it, with the time that `taker` has."""
 
     def __init__(
-        self, worker: Worker, order: CollectEvidence, run_dir: Path, taker: stacks.Taker
+        self,
+        worker: Worker,
+        order: CollectEvidence,
+        run_dir: Path,
+        taker: stacks.Taker,
+        connections: Connections,
     ) -> None:
         self._worker = worker
         self._order = order
@@ -46,6 +52,7 @@ class Scene:
         number = order.incident or order.collection + 1
         self._folder = run_dir / "incidents" / f"{number:03d}"
         self._taker = taker
+        self._connections = connections
         self._files: list[str] = []
         self._missing: list[str] = []
         self._frames: tuple[Frame, ...] = ()
@@ -62,15 +69,19 @@ class Scene:
         facts = processes.facts(worker.pid) if worker.alive else None
         pulse = worker.newest_pulse()
         first = second = None
-        work = None
+        work = traffic = None
         if facts is not None:
             first = self._look(facts)
             await asyncio.gather(self._stack(), self._flight(facts), self._look_at_children())
             first = self._with_record(first)
             before = activity.read(worker.pid, worker.files.log) if self._order.apart else None
+            wires = await self._connections.read(worker.rank) if before is not None else None
             await self._wait_apart(first, before)
             if before is not None and worker.alive:
                 work = activity.between(before, activity.read(worker.pid, worker.files.log))
+                now = await self._connections.read(worker.rank)
+                if wires is not None and now is not None:
+                    traffic = self._connections.between(wires, now, work.seconds)
             second = await self._second_look(first)
         else:
             self._of_the_dead()
@@ -101,6 +112,7 @@ class Scene:
             looked_apart=round(apart, 3),
             activity=work,
             handling=worker.handling,
+            traffic=traffic,
             branches=branches.above(self._frames),
         )
 
@@ -255,9 +267,10 @@ async def collect(
 ) -> None:
     """Evidence of all `workers` side by side, each handed over as soon as it is complete."""
     taker = stacks.Taker(time.monotonic() + seconds)
+    connections = Connections(workers)
 
     async def one(worker: Worker) -> None:
-        on_taken(await Scene(worker, order, run_dir, taker).take())
+        on_taken(await Scene(worker, order, run_dir, taker, connections).take())
 
     await asyncio.gather(*(one(worker) for worker in workers))
 

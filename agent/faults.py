@@ -14,6 +14,11 @@ _LOOK_SECONDS = 0.0005
 """Between two looks at the step: less than a step of the smallest model takes."""
 
 
+def unknown(kind: str) -> str:
+    """One line on a kind of fault that there is none of."""
+    return f"harness: unknown kind of fault: {kind!r} (known: {', '.join(KINDS)})"
+
+
 async def inject(
     fault: Fault, find: Callable[[int], Worker | None]
 ) -> tuple[Worker, FaultInjected]:

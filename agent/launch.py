@@ -93,6 +93,8 @@ class Launcher:
                 link_end=ours,
                 ended=asyncio.get_running_loop().create_future(),
                 guest=self._job.mode != "command",
+                store_port=order.master_port,
+                nnodes=order.nnodes,
             )
         except BaseException:
             ours.close()

@@ -34,6 +34,7 @@ from harness.agent.launch import Launcher
 from harness.agent.readings import Readings
 from harness.agent.stopping import Stopper, stop_at_step
 from harness.agent.store_host import StoreHost
+from harness.agent.watchkeeper import WatchKeeper
 from harness.agent.workers import Ending, Worker
 from harness.agent.zygote_client import Zygote, ZygoteGone
 from harness.agent.zygote_keeper import ZygoteKeeper
@@ -104,6 +105,7 @@ class Agent:
             on_unused=self._zygote_unused,
             notice=self._console.notice,
         )
+        self._watch = WatchKeeper(job, self._environ, self._report, self._console.notice)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -119,6 +121,7 @@ class Agent:
             early, self._early = self._early or [], None
             for make in early:
                 self._report(make(self._node_rank))
+            self._watch.start(self._node_rank)
             self._in_background(self._report_pulses())
             self._in_background(self._readings.keep(self._node_rank))
             self._in_background(self._digests.watch(self._workers.values))
@@ -167,7 +170,7 @@ class Agent:
                 self._stop_asked.set()
                 self._in_background(self._stop_workers(order))
             case o.SetAside():
-                self._report(torn.carry_out(order, self._node_rank, self._console.notice))
+                self._in_background(self._watch.set_aside(order))
             case o.TellDigests() | o.CertifyCheckpoint():
                 self._digests.obey(order)
             case o.StopAtStep():
@@ -188,6 +191,7 @@ class Agent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stop(0.0)
         self._zygotes.kill()
+        self._watch.kill()
         self._store.stop()
         processes.kill_below(os.getpid())
         await asyncio.to_thread(self._console.close)
@@ -293,6 +297,7 @@ class Agent:
         self._attempt = order.attempt
         self._workers.clear()
         self._readings.begin(order.world_size)
+        self._watch.begin(order)
         self._oom_before = vitals.read_oom_counter()
         launcher = Launcher(self._job, self._runtime_dir, self._run_dir, self._environ)
         zygote = await self._zygote()
@@ -362,6 +367,7 @@ class Agent:
     async def _stop_workers(self, order: o.StopWorkers) -> None:
         await self._launched()
         await self._stop(order.grace)
+        await self._watch.settle()
         self._link.report(
             order.attempt, e.WorkersStopped(node_rank=self._node_rank, attempt=order.attempt)
         )
@@ -385,14 +391,11 @@ class Agent:
 
     def _own_sessions(self) -> set[int]:
         """The sessions whose processes are not the workers'."""
-        return {os.getsid(0), self._zygotes.pid, self._store.pid} - {0}
+        return {os.getsid(0), self._zygotes.pid, self._store.pid, self._watch.pid} - {0}
 
     def _inject(self, order: o.InjectFault) -> None:
         if order.fault.kind not in faults.KINDS:
-            self._console.notice(
-                f"harness: unknown kind of fault: {order.fault.kind!r} "
-                f"(known: {', '.join(faults.KINDS)})"
-            )
+            self._console.notice(faults.unknown(order.fault.kind))
             return
         self._in_background(self._do_fault(order))
 

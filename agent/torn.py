@@ -2,30 +2,24 @@
 
 import itertools
 import os
-import zipfile
 from collections.abc import Callable, Iterable
 
+from harness.agent import filecheck
 from harness.events import FilesSetAside
 from harness.orders import SetAside
 
-_ZIP = b"PK\x03\x04"
-
 
 def among(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of `paths` that begin as an archive of torch.save and do not end as one, or are empty.
+    """Those of `paths` that are empty, or begin as a known format and do not end as one.
 
-    What is no such archive is not judged.
+    What is of no known format is not judged.
     """
     return tuple(path for path in dict.fromkeys(paths) if is_torn(path))
 
 
 def is_torn(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
-            head = file.read(len(_ZIP))
-            if not head:
-                return True
-            return head == _ZIP and not zipfile.is_zipfile(file)
+        return filecheck.outline(path, steps=False).torn
     except OSError:
         return False
 

@@ -56,6 +56,9 @@ class Worker:
     logs: RecordLogs
     link_end: socket.socket
     ended: asyncio.Future[None]
+    store_port: int = 0
+    """Where the store of its attempt listens."""
+    nnodes: int = 1
     guest: bool = True
     """Whether our guest is in it; a program started by --no-python has none."""
     told_to_stop: bool = False

@@ -56,6 +56,8 @@ class Job:
     role: str = "default"
     local_ranks_filter: tuple[int, ...] = ()
     """Local ranks shown on the console; empty means all, -1 none."""
+    watch_checkpoints: tuple[str, ...] = ()
+    """Folders whose checkpoint files are looked at."""
     cwd: str
 
     @property
@@ -75,7 +77,7 @@ class Job:
         try:
             raw: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
             raw["policy"] = Policy(**raw["policy"])
-            for name in ("script_args", "python_flags", "local_ranks_filter"):
+            for name in ("script_args", "python_flags", "local_ranks_filter", "watch_checkpoints"):
                 raw[name] = tuple(raw[name])
             return cls(**raw)
         except (OSError, ValueError, TypeError, KeyError) as error:

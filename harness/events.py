@@ -15,6 +15,7 @@ from harness.membership import NodesAwaited as NodesAwaited
 from harness.membership import Regrouping as Regrouping
 from harness.membership import Strike
 from harness.observations import CheckpointCertified as CheckpointCertified
+from harness.observations import CheckpointFlaw as CheckpointFlaw
 from harness.observations import DigestsRead as DigestsRead
 from harness.observations import DigestsTold as DigestsTold
 from harness.observations import DoubtRaised as DoubtRaised
@@ -355,6 +356,11 @@ class StallLooked:
     place: str = ""
     settled: bool = True
     """False: time alone is missing; the same evidence is judged again at `again_ns`."""
+    exchanged_bytes: int = 0
+    """Of ranks that all stand in one operation: all that their connections with each other have
+    carried so far."""
+    quiet_ns: int = 0
+    """Since when looks have found that to be the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,6 +428,7 @@ Event = (
     | CheckpointFile
     | FilesSetAside
     | CheckpointFailed
+    | CheckpointFlaw
     | StopStepTaken
     | FactsLost
     | PulsesRead

@@ -20,6 +20,7 @@ from harness.sightings import (
     RankStack,
     TensorDigests,
     ThreadTaken,
+    Traffic,
 )
 
 
@@ -64,6 +65,8 @@ class EvidenceTaken:
     """What the rank did between the two looks besides communicating."""
     handling: ExceptionInHand | None = None
     """The exception that its main thread was handling."""
+    traffic: Traffic | None = None
+    """TCP between the two looks; None where it was not looked at, or the kernel does not tell."""
     branches: tuple[str, ...] = ()
     """`file:line: source` of conditions on the rank that its main thread stands below."""
 
@@ -83,6 +86,26 @@ class StacksTaken:
     node_rank: int
     stacks: tuple[RankStack, ...]
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFlaw:
+    """Something is wrong with checkpoint files below a watched folder, as the files show it.
+
+    `kind`: torn (ends too soon), damaged, rewritten (other bytes than when it was finished),
+    incomplete (a part of a set is missing), mixed (parts of different steps), early (a pointer that
+    was moved before what it points at was whole), or mended: nothing is wrong with `path` any more.
+    """
+
+    node_rank: int
+    kind: str
+    path: str
+    why: str = ""
+    step: int | None = None
+    aside: tuple[str, ...] = ()
+    """What must have another name before anybody resumes; nothing where no older one is there."""
+    like: tuple[str, ...] = ()
+    """Of a part that is missing: those of another step, which the same rank wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

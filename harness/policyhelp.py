@@ -87,9 +87,9 @@ POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
     ),
     "digests": (
         "Fault tolerance",
-        True,
+        False,
         0,
-        "least steps between digests of what ranks have in common; 0: none",
+        "least steps between digests; 0: none",
     ),
     "digest_share": (
         "Advanced",

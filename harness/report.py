@@ -11,6 +11,7 @@ from typing import Any
 
 from harness import goodput
 from harness.diagnosis.signature import Signature
+from harness.diagnosis.watched_files import WATCHED
 from harness.incidents import CollectiveRef, Incident, Verdict
 from harness.state import AttemptState, RunState
 from harness.topology import coordinates_text, ranks_text
@@ -135,11 +136,15 @@ def _cost(state: RunState, incident: Incident) -> str:
         return (
             f"from step {reached - incident.lost_steps}: {_steps(incident.lost_steps)} done again"
         )
-    mark = state.newest_restore_point
+    corrupted = incident.verdict.verdict == "silent_data_corruption"
+    mark = state.clean_restore_point if corrupted else state.newest_restore_point
     if mark is not None:
         return f"from the checkpoint of step {mark.step}: {_steps(reached - mark.step)} done again"
-    if state.checkpoints or (attempt is not None and goodput.tells_progress(attempt)):
+    told = state.checkpoints or (attempt is not None and goodput.tells_progress(attempt))
+    if told and not corrupted:
         return f"from the beginning: no checkpoint is whole, {_steps(reached)} done again"
+    if corrupted:
+        return "to what the script itself saved before it, or to the beginning"
     if incident.action == "rollback":
         return "to the checkpoint before, which the script then finds as its newest"
     return "from what the script itself loads: it reports no checkpoints to Harness"
@@ -166,6 +171,8 @@ def _headline(verdict: Verdict) -> str:
 def _what(verdict: Verdict) -> str:
     """The kind of failure as the end of a sentence about the rank."""
     subject = Signature.parse(verdict.signature).what
+    if subject == WATCHED:
+        return _WHAT_OF_FILES[verdict.verdict]
     match verdict.verdict:
         case "exception" if not subject.startswith("exit code"):
             return f"raised {subject}"
@@ -208,7 +215,18 @@ _WHAT = {
     "checkpoint_save_failed": "could not save a checkpoint",
     "checkpoint_step_mismatch": "went on from different steps",
     "nondeterminism": "compute the same thing with another result",
+    "silent_data_corruption": "has other bits than its replicas",
+    "replica_divergence": "is no replica of the others",
+    "tp_replicated_param_divergence": "hold another copy of what is not cut",
+    "buffers_differ": "hold other buffers",
+    "unexpected_replication": "lost what was its own",
+    "checkpoint_incomplete": "left a checkpoint incomplete",
     "nonfinite": "met a number that is not finite",
+}
+_WHAT_OF_FILES = {
+    "checkpoint_corrupt": "left a checkpoint file that is not good",
+    "checkpoint_incomplete": "left a checkpoint incomplete",
+    "checkpoint_step_mismatch": "left parts of one checkpoint that are of different steps",
 }
 
 

@@ -5,6 +5,7 @@ configuration files. Names are torchrun's where torchrun has the option.
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from typing import Literal
@@ -42,6 +43,8 @@ class Setting:
     pet: bool = False
     common: bool = False
     no: bool = False
+    many: bool = False
+    """May be given several times; the value is one text, its parts joined as in PATH."""
     choices: tuple[str, ...] = ()
     at_least: float | None = None
     metavar: str = ""
@@ -53,6 +56,12 @@ class Setting:
 
 
 _STD = "0-3, or per local rank such as 0:3,1:1"
+
+
+def _metavar(name: str, default: int | float) -> str:
+    if isinstance(default, int):
+        return "N"
+    return "SHARE" if name.endswith("share") else "SECONDS"
 
 
 def _policy_settings() -> tuple[Setting, ...]:
@@ -73,7 +82,7 @@ def _policy_settings() -> tuple[Setting, ...]:
                 common=common,
                 at_least=at_least,
                 pet=field.name == "max_restarts",
-                metavar="N" if isinstance(default, int) else "SECONDS",
+                metavar=_metavar(field.name, default),
             )
         )
     return tuple(settings)
@@ -259,6 +268,15 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="auto|SECONDS",
     ),
     Setting(
+        name="watch_checkpoints",
+        kind="text",
+        default="",
+        many=True,
+        group="Fault tolerance",
+        help="check the checkpoint files that are saved below DIR; several times, or DIR:DIR",
+        metavar="DIR",
+    ),
+    Setting(
         name="shutdown_timeout",
         kind="float",
         default=None,
@@ -416,6 +434,9 @@ def _convert(setting: Setting, raw: object) -> Value:
     """None when `raw` cannot be a value of that kind."""
     text = isinstance(raw, str)
     match setting.kind:
+        case "text" if setting.many and isinstance(raw, list | tuple):
+            texts = [part for part in raw if isinstance(part, str)]
+            return os.pathsep.join(texts) if len(texts) == len(raw) else None
         case "text":
             fraction = setting.name == "checkpoint_interval" and type(raw) is float
             return str(raw) if text or type(raw) is int or fraction else None

@@ -68,6 +68,37 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """TCP connections of a rank with one address, and what moved over them between two looks.
+
+    `peers` are the ranks at the other end that are of the same node; none are known of another
+    node. `pending_bytes` wait to be acknowledged. `unanswered`: nothing moved, and they have been
+    sent again and again; `tries` is how often, at most, since the last answer.
+    """
+
+    local: str
+    remote: str
+    peers: tuple[int, ...] = ()
+    connections: int = 1
+    sent_bytes: int = 0
+    """Acknowledged by the other end."""
+    received_bytes: int = 0
+    total_bytes: int = 0
+    """All that they have carried so far, both ways."""
+    pending_bytes: int = 0
+    tries: int = 0
+    unanswered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Connections of a rank with other ranks between two looks, those that nobody answers first."""
+
+    seconds: float
+    flows: tuple[Flow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExceptionInHand:
     """An exception that a rank's main thread is handling: in an `except` or `finally`, or on its
     way out of a `with`. `seen_ns` is when the rank's own heartbeat first saw it."""
@@ -139,8 +170,8 @@ class DigestPart:
 
     `part` is a number made of all that must be alike for digests to be comparable. `site`: what
     they are (parameters, gradients, optimizer state, buffers, variables). `how` says who declares
-    `members`, global ranks as runs, to be equal (ddp, fsdp, zero, dtensor, hand: their gradients are summed
-    over them by the program) or different (sharded); learnt: nobody does, and there are none.
+    `members`, global ranks as runs, to be equal (ddp, fsdp, zero, dtensor, hand: their gradients
+    are summed over them by the program) or different (sharded); learnt: nobody, there are none.
     """
 
     part: int

@@ -1,4 +1,5 @@
-"""Run the demo on the GPUs of this machine, one rank each: train, lose a rank, resume, compare."""
+"""What only a GPU can show: the demo with one rank each (train, lose a rank, resume, compare), and
+digests: that they are those of the CPU, and how fast they are."""
 
 import subprocess
 import sys
@@ -15,7 +16,9 @@ def main() -> int:
     layout = ["--dp", str(gpus), "--tp", "1", "--pp", "1", "--device", "cuda"]
     ranks = ["--nproc-per-node", str(gpus), "--kill-rank", str(gpus - 1)]
     demo = [sys.executable, "-m", "harness.chaos.demo", *ranks, "--", *layout]
-    return subprocess.run(demo, check=False).returncode
+    same = [sys.executable, "-m", "pytest", "-q", "tests/digest"]
+    fast = [sys.executable, "bench/digest.py", "--device", "cuda"]
+    return max(subprocess.run(part, check=False).returncode for part in (demo, same, fast))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         run_id=config.text("rdzv_id"),
         role=config.text("role"),
         local_ranks_filter=_shown_ranks(config, workers),
+        watch_checkpoints=_watched(config),
         cwd=os.getcwd(),
     )
     return job, placement
@@ -90,6 +91,21 @@ def _policy(config: Config) -> Policy:
             origin = config.origin("rdzv_conf")
             changes[name] = float(str(parse(BY_NAME[name], seconds, origin)))
     return config.policy(**changes)
+
+
+def _watched(config: Config) -> tuple[str, ...]:
+    """The folders to watch, absolute; they need not be there yet. Raises UsageError."""
+    folders: list[str] = []
+    for given in filter(None, config.text("watch_checkpoints").split(os.pathsep)):
+        folder = os.path.abspath(os.path.expanduser(given))
+        if os.path.exists(folder) and not os.path.isdir(folder):
+            origin = config.origin("watch_checkpoints")
+            raise UsageError(
+                f"{origin}: {given} is a file, not a directory",
+                help="give the directory that the checkpoint files are saved in",
+            )
+        folders.append(folder)
+    return tuple(dict.fromkeys(folders))
 
 
 def _shown_ranks(config: Config, workers: int) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ def _options() -> list[click.Option]:
         if setting.kind == "flag":
             options.append(click.Option(declarations, is_flag=True, default=None))
         else:
-            options.append(click.Option(declarations, default=None))
+            options.append(click.Option(declarations, default=None, multiple=setting.many))
     for name in REFUSED:
         spellings = {f"--{name}", f"--{name.replace('_', '-')}"}
         flag = name == "virtual_local_rank"
@@ -136,7 +136,7 @@ def _facts(job: Job) -> dict[str, object]:
 def _configure(given: Mapping[str, Any]) -> Config:
     command_line: dict[str, str | bool] = {}
     for name, value in given.items():
-        if value is None:
+        if value is None or value == ():
             continue
         if name in REFUSED:
             option = f"--{name.replace('_', '-')}"

@@ -205,7 +205,7 @@ def _other(known: Suspicion) -> Finding:
     if known.kind == "buffers":
         return _finding(
             "buffers_differ", known, known.group, "proven",
-            f"{_what(known, _difference(known))} differs on {named}, parameters do not",
+            f"not the same on {named}: {_what(known, _difference(known))}; parameters are",
             "nothing keeps these buffers equal (broadcast_buffers=False, or no wrapper): running"
             " statistics are of each rank's own data, and a checkpoint holds those of one rank",
             LEARNT_ONLY,

@@ -16,6 +16,7 @@ from harness.diagnosis import (
     replicas,
     signatures,
     straggler,
+    watched_files,
 )
 from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.incidents import Finding, Verdict
@@ -31,6 +32,7 @@ DETECTORS: tuple[Callable[[AttemptState], list[Finding]], ...] = (
     straggler.find,
     leaks.find,
     checkpoint_files.save_failed,
+    watched_files.find,
 )
 """In the order of belief: what explains the others comes first."""
 

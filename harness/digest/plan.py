@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import torch
 
 from harness.digest.folding import Folding
-from harness.digest.layout import WIDTH, Layout, Shape
+from harness.digest.layout import WIDTH, WORD, Layout, Shape
 from harness.digest.mix import MASK
 from harness.digest.threads import one_thread
-from harness.digest.words import WORD, bits, local, order, place, unreadable, window
+from harness.digest.words import PLAIN, bits, local, order, place, unreadable, window
 
 _STAGED = 4 * WIDTH
 """Words up to which copying a tensor next to others costs less than an operation of its own."""
-_BLOCK = 48
-"""Rows whose sums and whose columns' sums are taken together: 0.75 MiB, to stay in the cache."""
+_BLOCK = 40
+"""Rows whose sums and whose columns' sums are taken together: 0.6 MiB, to stay in the cache."""
 _PARTS = 16
 """Sums of the columns of so many blocks are kept before they are added up."""
 
@@ -35,7 +35,9 @@ class _Rows:
     tail: torch.Tensor | None
     """Where its last, incomplete row is copied to; None where there is none."""
     matrix: torch.Tensor
-    """Its words, while the plan is bound to tensors."""
+    """Its whole rows while the plan is bound to tensors, and `rest`, the words or bytes of the
+    incomplete one."""
+    rest: torch.Tensor | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,13 +63,14 @@ class _Known:
     """Whether it stands for its memory negated or conjugated."""
 
     def holds(self, tensor: torch.Tensor, device: torch.device) -> bool:
-        if tensor.layout is not torch.strided or tensor.dtype is not self.dtype:
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
             return False
-        if tensor.shape != self.shape or tensor.stride() != self.stride:
+        if tensor.dtype is not self.dtype or tensor.shape != self.shape:
             return False
         begin = int(tensor.storage_offset()) * self.item
         return (
-            begin % WORD == self.misaligned
+            tensor.stride() == self.stride
+            and begin % WORD == self.misaligned
             and tensor.untyped_storage().nbytes() >= begin + self.span
             and tensor.device == device
             and (tensor.is_neg() or tensor.is_conj()) == self.lazy
@@ -95,6 +98,7 @@ class Plan:
             self._foldings: dict[torch.device, Folding] = {}
             self._column_foldings: dict[torch.device, Folding] = {}
             self._allocate(tensors)
+            self.release()
             self._bind(tensors)
 
     def _shape(self, name: str, tensor: torch.Tensor) -> Shape:
@@ -133,9 +137,9 @@ class Plan:
             elif shape.strides is not None and not known.misaligned:
                 whole = shape.nbytes // (WIDTH * WORD)
                 sums = self._vector[first : first + whole]
-                none = self._zeros(0)
-                row = _Rows(index=index, count=whole, sums=sums, tail=None, matrix=none)
-                self._rows.append(row)
+                self._rows.append(
+                    _Rows(index=index, count=whole, sums=sums, tail=None, matrix=sums)
+                )
             else:
                 sums = self._vector[first : first + count]
                 self._copied.append(_Copied(index=index, sums=sums))
@@ -195,21 +199,27 @@ class Plan:
         none = self._zeros(0)
         for row in self._rows:
             row.matrix = none
+            row.rest = None
 
     def _bind(self, tensors: Sequence[torch.Tensor]) -> None:
         self._sources = [bits(tensors[index]) for index in self._small]
         self._others = [tensors[piece.index] for piece in self._copied]
-        self._blocks = None
         for row in self._rows:
             tensor = tensors[row.index]
-            storage = tensor.untyped_storage()
-            begin = int(tensor.storage_offset()) * self._known[row.index].item
-            row.matrix = window(storage, begin, (row.count, WIDTH), (WIDTH, 1), torch.int64)
-            if row.tail is not None:
-                begin += row.count * WIDTH * WORD
-                self._sources.append(
-                    window(storage, begin, tuple(row.tail.shape), (1,), row.tail.dtype)
-                )
+            # The memory that is held on to cannot have become another tensor's.
+            if row.matrix.data_ptr() != tensor.data_ptr():
+                self._blocks = None
+                self._view(row, tensor)
+            if row.rest is not None:
+                self._sources.append(row.rest)
+
+    def _view(self, row: _Rows, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        begin = int(tensor.storage_offset()) * self._known[row.index].item
+        row.matrix = window(storage, begin, (row.count, WIDTH), (WIDTH, 1), torch.int64)
+        if row.tail is not None:
+            begin += row.count * WIDTH * WORD
+            row.rest = window(storage, begin, tuple(row.tail.shape), (1,), row.tail.dtype)
 
     def rows(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """The bucket vector: int64, one sum modulo 2^64 for each row of words, tensor by tensor.

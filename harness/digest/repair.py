@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.digest.layout import WIDTH, Layout
+from harness.digest.layout import WIDTH, WORD, Layout
 from harness.digest.locate import Word, corrected
 from harness.digest.mix import MASK, signed
-from harness.digest.words import WORD, local, order, window, words
+from harness.digest.words import local, order, window, words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

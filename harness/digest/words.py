@@ -5,32 +5,38 @@ Bits are compared, never numbers: -0.0 differs from 0.0, and every NaN from ever
 
 import torch
 
-WORD = 8
+from harness.digest.layout import WORD
+
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """What this rank holds of a DTensor or of a shard of FSDP2; any other tensor as it is."""
-    if type(tensor) in _PLAIN:
+    if type(tensor) in PLAIN:
         return tensor
     if hasattr(tensor, "to_local"):
         with torch.no_grad():
             tensor = tensor.to_local()
     if hasattr(tensor, "trigger_wait"):  # what a functional collective returns
         tensor = tensor.trigger_wait()
-    if type(tensor) in _PLAIN or hasattr(tensor, "__tensor_flatten__"):
+    if type(tensor) in PLAIN or _wraps(tensor):
         return tensor
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.as_subclass(torch.Tensor)
 
 
+def _wraps(tensor: torch.Tensor) -> bool:
+    """Whether its class answers for it: what it holds may be in other tensors, or nowhere."""
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
 def unreadable(tensor: torch.Tensor) -> str | None:
     """Why a local tensor has no bytes to read, in words; None where it has."""
+    if _wraps(tensor) or tensor.device.type == "meta":
+        return f"a {type(tensor).__name__} on {tensor.device} holds no numbers of its own"
     if tensor.layout != torch.strided:
         return f"it is {str(tensor.layout).removeprefix('torch.')}, not dense"
-    if hasattr(tensor, "__tensor_flatten__") or tensor.untyped_storage().device.type == "meta":
-        return f"a {type(tensor).__name__} on {tensor.device} holds no numbers of its own"
     if tensor.is_quantized:
         return "it is quantized"
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -42,20 +48,20 @@ def unreadable(tensor: torch.Tensor) -> str | None:
 
 def order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """The strides with which the elements fill one piece of memory; None where they leave gaps,
-    overlap, or stand for others (conjugated, negated), so that only a copy has them in a row."""
+    overlap, or stand for others (conjugated, negated), so that only a copy has them in a row.
+
+    Dimensions of length 1 have stride 1, as what PyTorch says of them depends on their history.
+    """
     if tensor.is_conj() or tensor.is_neg():
         return None
-    strides = tensor.stride()
-    if tensor.is_contiguous():
-        return strides
-    expected = 1
-    for stride, length in sorted(zip(strides, tensor.shape, strict=True)):
-        if length == 1:
-            continue
-        if stride != expected:
-            return None
-        expected *= length
-    return strides
+    steps = [(s if n > 1 else 1, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True)]
+    if not tensor.is_contiguous():
+        expected = 1
+        for stride, length in sorted(step for step in steps if step[1] > 1):
+            if stride != expected:
+                return None
+            expected *= length
+    return tuple(stride for stride, _ in steps)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,10 +4,13 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
+from harness.checkpointnames import ASIDE_SUFFIX
 from harness.diagnosis import conclude, diagnose, patience_ends_ns, standing, standing_verdict
+from harness.diagnosis.signature import Signature
+from harness.diagnosis.watched_files import WATCHED, to_set_aside
 from harness.errors import ExitCode
 from harness.goodput import lost_steps
-from harness.incidents import Incident
+from harness.incidents import Finding, Incident, Verdict
 from harness.recovery.ending import (
     STORE_NODE,
     Decision,
@@ -32,7 +35,7 @@ from harness.recovery.launching import (
 from harness.recovery.members import grow
 from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns, stop_wanted
 from harness.recovery.quarantine import quarantine_notices, strikes
-from harness.recovery.remedy import ASIDE_SUFFIX, aside, incident_of
+from harness.recovery.remedy import aside, incident_of
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.verifying import answered_by_ns, ask, certify
 from harness.recovery.watching import watch, watch_by_ns
@@ -150,16 +153,21 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
 def _standing(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
     """An incident for what is wrong although the run goes on, each kind and ranks once."""
     told = {
-        (incident.verdict.verdict, incident.verdict.first_failing)
+        (incident.verdict.verdict, incident.verdict.first_failing, _which(incident.verdict))
         for incident in state.incidents
         if incident.verdict.attempt == attempt.index
     }
     for finding in standing(state):
-        if (finding.verdict, finding.ranks) not in told:
+        if (finding.verdict, finding.ranks, _which(finding)) not in told:
             verdict = standing_verdict(state, finding)
             incident = incident_of(state, verdict, next_id(state), now_ns)
             return [e.IncidentOpened(incident=incident)]
     return []
+
+
+def _which(claim: Finding | Verdict) -> str:
+    """What tells several of one kind and rank apart: each bad file is told."""
+    return claim.cause if Signature.parse(claim.signature).what == WATCHED else ""
 
 
 def _finish(state: RunState, attempt: AttemptState) -> list[Decision]:
@@ -185,9 +193,12 @@ def _unjudged(state: RunState, attempt: AttemptState) -> bool:
     return not attempt.failed <= judged
 
 
+_OF_RUNS_THAT_GO_ON = ("slow", "leak", "checkpoint", "numeric")
+
+
 def _failed_nothing(incident: Incident) -> bool:
     """Told of a run that went on: who fails later has not been spoken of."""
-    return incident.action == "report" and incident.verdict.family in ("slow", "leak", "numeric")
+    return incident.action == "report" and incident.verdict.family in _OF_RUNS_THAT_GO_ON
 
 
 def _judge(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
@@ -272,6 +283,7 @@ def _all_left_well(attempt: AttemptState) -> bool:
 def _set_aside(state: RunState, attempt: AttemptState, incident: Incident) -> list[Decision] | None:
     """Orders for bad checkpoint files, nothing while they are carried out, None when done."""
     bad = aside(state, incident.verdict) if incident.action == "rollback" else {}
+    bad |= to_set_aside(state.attempts)
     for rank in attempt.ranks.values():  # whoever was stopped amid a save, too
         torn = rank.exited.torn if rank.exited is not None else ()
         bad |= dict.fromkeys(torn, rank.node_rank)

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness import events as e
-from harness.checkpoints import CheckpointMark
+from harness.checkpointnames import ASIDE_SUFFIX
 from harness.diagnosis import replicas
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
+from harness.diagnosis.watched_files import WATCHED, to_set_aside
 from harness.errors import ExitCode
 from harness.incidents import Action, Incident, Verdict
 from harness.policy import Policy
@@ -42,7 +43,7 @@ OUTSIDE_SIGNALS = frozenset({"SIGINT", "SIGKILL", "SIGTERM", "SIGHUP", "SIGUSR1"
 """Signals that somebody sends; a program does not come to them by itself."""
 
 
-ASIDE_SUFFIX = ".set-aside"
+_MOST_NAMED = 4
 _SOON_OPERATIONS = 200
 """Collectives from a load on in which a bad checkpoint shows itself."""
 
@@ -121,8 +122,12 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
             return _report("there is time left; nothing is lost by going on until it runs out")
         case _, "numeric":
             return _numeric(verdict)
+        case _, "checkpoint" if Signature.parse(verdict.signature).what == WATCHED:
+            return _report("training goes on; what is not whole is set aside before it resumes")
         case "checkpoint_save_failed", _:
             return _report("training goes on; it would lose what no checkpoint holds")
+        case "checkpoint_step_mismatch", _ if _loaded_flawed(state):
+            return None
         case "checkpoint_step_mismatch", _:
             return _stop("the ranks would train on from different steps; remove what is not whole")
         case "checkpoint_corrupt", _:
@@ -264,9 +269,30 @@ def _own_code(verdict: Verdict, otherwise: ExitCode = ExitCode.SCRIPT_FAILED) ->
 
 def _unless_older(state: RunState, verdict: Verdict) -> Remedy | None:
     """To stop, when the script has no older checkpoint to fall back on."""
-    if aside(state, verdict):
+    failed = {file.path for file in _unreadable(state, verdict)}
+    if aside(state, verdict).keys() & failed:
         return None
     return _stop("there is no older checkpoint of that name; the same file would fail again")
+
+
+def _unreadable(state: RunState, verdict: Verdict) -> list[e.CheckpointFile]:
+    """What the ranks could not load last."""
+    attempt = state.attempt
+    assert attempt is not None
+    found = []
+    for rank in verdict.first_failing:
+        done = reversed(attempt.files.get(rank, []))
+        found += [file for file in done if file.what == "load_failed"][:1]
+    return found
+
+
+def _loaded_flawed(state: RunState) -> bool:
+    """Whether a rank went on from files that are known to be bad, with older ones there."""
+    attempt = state.attempt
+    assert attempt is not None
+    bad = to_set_aside([attempt])
+    loaded = [file.path for file, _ in attempt.loaded.values()]
+    return any(path == of or path.startswith(f"{of}/") for path in loaded for of in bad)
 
 
 def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
@@ -280,7 +306,7 @@ def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
     why = {
         "checkpoint_corrupt": "cannot be read",
         "nonfinite": "was loaded shortly before; its numbers are the first suspects",
-    }.get(verdict.verdict, "was being written and is not whole")
+    }.get(verdict.verdict, "is not whole")
     return Remedy(
         action="rollback",
         reason=f"{names} {why}; it gets the suffix {ASIDE_SUFFIX} and the one before it counts",
@@ -289,31 +315,20 @@ def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
 
 def _clean_text(state: RunState, paths: Mapping[str, int]) -> str:
     """What the next attempt begins from after a corruption."""
-    point = clean_restore_point(state)
-    marks = [mark for mark in state.checkpoints.values() if mark.path not in paths]
-    newest = max(marks, key=lambda mark: mark.step, default=None) if point is None else point
-    if newest is None and not paths:
-        return "there is no checkpoint from before it that the run knows of; the script starts anew"
-    names = ", ".join(sorted({os.path.basename(path) for path in paths}))
-    aside_text = f"{names} came after it and gets the suffix {ASIDE_SUFFIX}" if paths else ""
-    vouched = " (certified)" if point is not None and is_certified(state, point) else ""
-    back = f"step {newest.step}{vouched} is the newest checkpoint before it" if newest else ""
-    return "; ".join(filter(None, (aside_text, back)))
-
-
-def is_certified(state: RunState, mark: CheckpointMark) -> bool:
-    """Whether the replicas are known to have agreed on it."""
-    return any(mark.path in attempt.replicas.vouched for attempt in state.attempts)
-
-
-def clean_restore_point(state: RunState) -> CheckpointMark | None:
-    """The newest whole checkpoint saved before the first difference was seen."""
-    attempt = state.attempt
-    clean = None if attempt is None else attempt.replicas.clean()
-    if clean is None:
-        return None
-    whole = [m for m in state.checkpoints.values() if 0 < m.whole_ns <= clean.at_ns]
-    return max(whole, key=lambda mark: mark.step, default=None)
+    point, said = state.clean_restore_point, []
+    if paths:
+        names = sorted({os.path.basename(path) for path in paths})
+        shown = ", ".join(names[:_MOST_NAMED])
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        said.append(f"saved since then and given the suffix {ASIDE_SUFFIX}: {shown}{more}")
+    kept = set() if state.attempt is None else state.attempt.replicas.saved_ns.keys() - paths.keys()
+    if point is not None:
+        vouched = any(point.path in attempt.replicas.vouched for attempt in state.attempts)
+        word = "certified " if vouched else ""
+        said.append(f"the {word}checkpoint of step {point.step} is from before it")
+    elif kept:
+        said.append(f"{os.path.basename(max(kept))} is from before it")
+    return "; ".join(said) or "no checkpoint is known of; the script starts anew"
 
 
 def _tainted(state: RunState) -> dict[str, int]:
@@ -348,15 +363,16 @@ def aside(state: RunState, verdict: Verdict) -> dict[str, int]:
         if rank is None:
             continue
         paths = list(rank.exited.torn) if rank.exited is not None else []
-        if verdict.verdict == "checkpoint_corrupt":
-            done = reversed(attempt.files.get(number, []))
-            paths += [f.path for f in done if f.what == "load_failed" and f.older][:1]
         if verdict.verdict == "nonfinite" and number in attempt.loaded:
             file, begun = attempt.loaded[number]
             if file.older and rank.collectives - begun <= _SOON_OPERATIONS:
                 paths.append(file.path)
         found.update(dict.fromkeys(paths, rank.node_rank))
-    return found
+    if verdict.verdict == "checkpoint_corrupt":
+        for file in _unreadable(state, verdict):
+            if file.older:
+                found[file.path] = attempt.ranks[file.rank].node_rank
+    return found | to_set_aside(state.attempts)
 
 
 def _restart(state: RunState, verdict: Verdict) -> Remedy:

@@ -8,6 +8,7 @@ _MOST = 8
 """Kept of each rank."""
 _MOST_SAVED = 4096
 """Paths of files; of more, the later ones are not remembered."""
+_MOST_FLAWS = 256
 
 
 def saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
@@ -33,14 +34,21 @@ def saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
 
 
 def note(
+    state: RunState,
     attempt: AttemptState,
     stamp: e.Stamp,
-    event: e.CheckpointFile | e.CheckpointFailed | e.FilesSetAside,
+    event: e.CheckpointFile | e.CheckpointFailed | e.CheckpointFlaw | e.FilesSetAside,
 ) -> None:
     """What a script did with a file of its own, could not do, or was spared from."""
     match event:
         case e.FilesSetAside():
             attempt.set_aside[event.node_rank] = event
+        case e.CheckpointFlaw(kind="mended"):
+            for any_attempt in state.attempts:
+                any_attempt.flaws.pop((event.node_rank, event.path), None)
+        case e.CheckpointFlaw():
+            if len(attempt.flaws) < _MOST_FLAWS:
+                attempt.flaws[event.node_rank, event.path] = (event, stamp)
         case e.CheckpointFailed():
             failed = e.CheckpointFile(
                 rank=event.rank,

@@ -102,16 +102,11 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.StacksTaken():
             _stacks_taken(state, event)
         case e.MarksDiffer() | e.MarksSampled():
-            if (known := _attempt(state, stamp.attempt)) is not None:
-                sampling.note(known, (stamp.source, stamp.seq), event)
+            _compared(state, stamp, event)
         case e.DigestsRead() | e.DigestsTold() | e.DoubtRaised() | e.CheckpointCertified():
-            if (known := _attempt(state, stamp.attempt)) is not None:
-                digesting.note(known, (stamp.source, stamp.seq), event)
+            _compared(state, stamp, event)
         case e.EvidenceComplete():
-            for collection in state.collections:
-                if collection.index == event.collection:
-                    collection.waiting.discard(event.node_rank)
-                    collection.took_ns = state.last_ns - collection.ordered_ns
+            stalls.answered(state, event)
         case (
             e.WorkerStarted()
             | e.WorkerRaised()
@@ -124,6 +119,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.CheckpointFile()
             | e.FilesSetAside()
             | e.CheckpointFailed()
+            | e.CheckpointFlaw()
             | e.StopStepTaken()
             | e.FactsLost()
             | e.PulsesRead()
@@ -218,10 +214,10 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 attempt.resumed_step = event.step
                 if (rank := attempt.ranks.get(event.rank)) is not None:
                     booking.loaded(attempt, rank, event.seconds, stamp.wall_ns)
-        case e.CheckpointFile() | e.CheckpointFailed() | e.FilesSetAside():
+        case e.CheckpointFile() | e.CheckpointFailed() | e.CheckpointFlaw() | e.FilesSetAside():
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
-                files.note(attempt, stamp, event)
+                files.note(state, attempt, stamp, event)
         case e.StopStepTaken():
             attempt = _attempt(state, event.attempt)
             if attempt is not None and (at := attempt.stop_at) and at.step == event.step:
@@ -478,6 +474,18 @@ def _stacks_taken(state: RunState, event: e.StacksTaken) -> None:
     request.answers[event.node_rank] = event
     if request.command.show_on < 0 and request.answers.keys() >= request.asked:
         del state.stack_requests[event.request]  # whoever asked reads the events
+
+
+def _compared(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
+    """What ranks did, or had, side by side."""
+    attempt = _attempt(state, stamp.attempt)
+    if attempt is None:
+        return
+    ref = (stamp.source, stamp.seq)
+    if isinstance(event, e.MarksDiffer | e.MarksSampled):
+        sampling.note(attempt, ref, event)
+    elif isinstance(event, e.DigestsRead | e.DigestsTold | e.DoubtRaised | e.CheckpointCertified):
+        digesting.note(attempt, ref, event)
 
 
 def _incident_closed(state: RunState, event: e.IncidentClosed) -> None:

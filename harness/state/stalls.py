@@ -2,7 +2,7 @@
 
 from harness import events as e
 from harness.state import booking
-from harness.state.words import AttemptState, RankState, Stall
+from harness.state.words import AttemptState, RankState, RunState, Stall
 
 _SURVEY_NS = 200_000_000
 _PAST_STEPS, _PAST_CALLS = 10, 64
@@ -50,3 +50,11 @@ def looked(attempt: AttemptState, event: e.StallLooked) -> None:
     else:
         attempt.stall.look = event
         attempt.stall.looks += 1
+
+
+def answered(state: RunState, event: e.EvidenceComplete) -> None:
+    """A node has sent all the evidence that it was asked for."""
+    for collection in state.collections:
+        if collection.index == event.collection:
+            collection.waiting.discard(event.node_rank)
+            collection.took_ns = state.last_ns - collection.ordered_ns

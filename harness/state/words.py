@@ -170,6 +170,9 @@ class AttemptState:
     """By rank: the newest things it did with checkpoint files of its own, oldest first."""
     loaded: dict[int, tuple[e.CheckpointFile, int]] = field(default_factory=dict)
     """By rank: the checkpoint that it went on from, and the operations it had begun by then."""
+    flaws: dict[tuple[int, str], tuple[e.CheckpointFlaw, e.Stamp]] = field(default_factory=dict)
+    """What is wrong with files in watched folders, by node and path, each with the stamp of the
+    record that shows it."""
     set_aside: dict[int, e.FilesSetAside] = field(default_factory=dict)
     """By node: files that were given other names after this attempt."""
     aside_ordered: set[int] = field(default_factory=set)
@@ -316,5 +319,21 @@ class RunState:
     @property
     def newest_restore_point(self) -> CheckpointMark | None:
         """The newest checkpoint that every rank of the run has saved."""
-        whole = [mark for mark in self.checkpoints.values() if mark.whole_ns]
+        whole = [m for m in self.checkpoints.values() if m.whole_ns and not self._aside(m.path)]
+        return max(whole, key=lambda mark: mark.step, default=None)
+
+    def _aside(self, path: str) -> bool:
+        """Whether a checkpoint was given another name, so that nobody loads it."""
+        moved = (
+            to for each in self.attempts for files in each.set_aside.values() for to in files.moved
+        )
+        return any(to.startswith(f"{path}.") for to in moved)
+
+    @property
+    def clean_restore_point(self) -> CheckpointMark | None:
+        """The newest of them from before the first difference between replicas was seen."""
+        clean = None if self.attempt is None else self.attempt.replicas.clean()
+        if clean is None:
+            return None
+        whole = [m for m in self.checkpoints.values() if 0 < m.whole_ns <= clean.at_ns]
         return max(whole, key=lambda mark: mark.step, default=None)

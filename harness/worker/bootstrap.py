@@ -48,8 +48,8 @@ def run(assignment: guest.Assignment) -> NoReturn:
     _execute(assignment.mode, assignment.target, assignment.arguments, host)
 
 
-def start_code(module: str) -> str:
-    """What `python -c` runs to get into `main` of `harness.worker.<module>`.
+def start_code(module: str, package: str = "worker") -> str:
+    """What `python -c` runs to get into `main` of `harness.<package>.<module>`.
 
     Unlike `-m` it keeps the working folder from shadowing anything of ours, and it also works for
     an interpreter that has no Harness installed.
@@ -58,7 +58,7 @@ def start_code(module: str) -> str:
         "import sys\n"
         "if sys.path[:1] == ['']: del sys.path[0]\n"
         f"sys.path.append({_ROOT!r})\n"
-        f"from harness.worker.{module} import main\n"
+        f"from harness.{package}.{module} import main\n"
         f"sys.path.remove({_ROOT!r})\n"
         "main()"
     )

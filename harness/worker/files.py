@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from harness.checkpointnames import STEP_KEYS, is_data
 from harness.worker import exceptions
 from harness.worker.guest import current
 
-_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".npz", ".pkl", ".tar")
-_STEP_KEYS = ("step", "global_step", "iteration", "iter", "steps", "epoch")
 _NUMBER = re.compile(r"^(.*?)(\d{1,18})(\D*)$")
 _MOST_SIBLINGS = 10_000
 _MESSAGE_LIMIT = 500
@@ -46,7 +45,7 @@ def watch_opened() -> None:
         if event != "open":
             return
         path, _, flags = args
-        if not isinstance(path, str) or not path.endswith(_SUFFIXES):
+        if not isinstance(path, str) or not is_data(path):
             return
         writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
         if writes and path not in told and len(told) < _MOST_OPENED:
@@ -107,7 +106,7 @@ def _step(obj: Any) -> int | None:
     """The step that a checkpoint says it is of, when it says so."""
     if not isinstance(obj, dict):
         return None
-    for key in _STEP_KEYS:
+    for key in STEP_KEYS:
         value = obj.get(key)
         if isinstance(value, int) and not isinstance(value, bool):
             return value

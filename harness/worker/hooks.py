@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.worker import files, marks, recorder, rendezvous, teardown
-from harness.worker.audits import auditor, gradients, recompute, replay
+from harness.worker.audits import auditor, places
 from harness.worker.digests import witness
 from harness.worker.guest import Guest, current
 
@@ -27,12 +27,10 @@ def install(guest: Guest) -> None:
         "torch.optim.optimizer": _optimizers_arrived,
         "torch.autograd": lambda module: marks.watch_backward(module, _marker),
         "torch.nn.parallel.distributed": _ddp_arrived,
-        "torch.distributed.fsdp.fully_sharded_data_parallel": _fsdp_arrived,
-        "torch.utils.checkpoint": lambda module: recompute.watch_checkpoints(module, _recomputes),
-        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper": _wrapper_arrived,
-        "torch.distributed.fsdp._fully_shard._fsdp_param_group": lambda module: (
-            gradients.watch_fsdp(module, _gradients)
+        "torch.distributed.fsdp.fully_sharded_data_parallel": lambda module: marks.watch_forward(
+            module, "FullyShardedDataParallel", _marker
         ),
+        **places.hooks(_auditor),
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed.device_mesh": watch_meshes,
         "torch.distributed.rendezvous": rendezvous.separate_groups,
@@ -93,47 +91,12 @@ def _optimizers_arrived(module: Any) -> None:
 
 def _ddp_arrived(module: Any) -> None:
     marks.watch_forward(module, "DistributedDataParallel", _marker)
-    witness.WRAPPERS.watch_ddp(module)
-    _ddp_forwards(module)
-
-
-def _fsdp_arrived(module: Any) -> None:
-    marks.watch_forward(module, "FullyShardedDataParallel", _marker)
-    witness.WRAPPERS.watch_fsdp(module)
-
-
-def _ddp_forwards(module: Any) -> None:
-    def guard(check: Callable[..., None], *arguments: Any) -> None:
-        found = _auditor()
-        if found is not None:
-            found.guard(check, *arguments)
-
-    replay.watch_ddp(module, _replays, guard)
-
-
-def _replays() -> replay.Replays | None:
-    found = _auditor()
-    return None if found is None else found.replays
-
-
-def _wrapper_arrived(module: Any) -> None:
-    """It has copied the function's name, perhaps before that was wrapped."""
-    module.torch_utils_checkpoint = sys.modules["torch.utils.checkpoint"].checkpoint
+    places.watch_ddp(module, _auditor)
 
 
 def _auditor() -> auditor.Auditor | None:
     guest = current()
     return None if guest is None else guest.auditor
-
-
-def _recomputes() -> recompute.Recomputes | None:
-    found = _auditor()
-    return None if found is None else found.recomputes
-
-
-def _gradients() -> gradients.LocalGradients | None:
-    found = _auditor()
-    return None if found is None else found.gradients
 
 
 def _witness() -> witness.Witness | None:

@@ -201,6 +201,21 @@ def buffers_of_rank_0(root: str) -> dict[str, Any]:
     return {"mean": mean.tolist()}
 
 
+def by_the_clock(root: str) -> dict[str, Any]:
+    """Ranks that are told a time between saves, and whose clocks do not agree."""
+    os.environ["HARNESS_CHECKPOINT_INTERVAL"] = "0.05"
+    ck = harness.Checkpointer(root)
+    rank, step, saved = dist.get_rank(), 0, list[int]()
+    while len(saved) < 4:
+        step += 1
+        if rank == 1:
+            random.Random(step).sample(range(10_000), 500)
+        if ck.maybe_save(step, note=step) is not None:
+            saved.append(step)
+    ck.wait()
+    return {"saved": saved, "present": [found.step for found in ck.present()]}
+
+
 # --- killed in the middle of a save ---------------------------------------------------------------
 
 

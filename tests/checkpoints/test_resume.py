@@ -85,3 +85,11 @@ def test_buffers_are_those_of_rank_0(launch: Launch, tmp_path: Path) -> None:
     done = launch(2, "buffers_of_rank_0", tmp_path)
     assert done.codes == [0, 0], done.err
     assert done.results == [{"mean": [0.0, 0.0]}] * 2
+
+
+def test_ranks_save_at_the_same_steps_by_the_clock(launch: Launch, tmp_path: Path) -> None:
+    done = launch(2, "by_the_clock", tmp_path / "ck")
+    assert done.codes == [0, 0], done.err
+    first, second = done.results
+    assert first == second
+    assert first["present"] == first["saved"][:0:-1]  # the newest three

@@ -21,22 +21,11 @@ class Tally:
     missed: dict[str, Counter[str]] = field(default_factory=dict)
 
 
-Check = Callable[[], object]
-"""Something that is compared: it should differ after a corruption."""
-
-
-def ours(of: Plan) -> dict[str, Check]:
-    """Rows, rows and columns, and what nodes exchange: 64 bits of each."""
-
-    def both() -> object:
-        rows, columns = of.rows_and_columns()
-        return rows.clone(), columns.clone()
-
-    def folded() -> object:
-        rows, columns = of.rows_and_columns()
-        return of.fold(rows), of.fold_columns(columns)
-
-    return {"rows": lambda: of.rows().clone(), "rows and columns": both, "64 bits of both": folded}
+def ours(of: Plan) -> dict[str, object]:
+    """What is compared, by name: rows, rows and columns, and 64 bits of each."""
+    rows, columns = (part.clone() for part in of.rows_and_columns())
+    folds = of.fold(rows), of.fold_columns(columns)
+    return {"rows": rows, "rows and columns": (rows, columns), "64 bits of both": folds}
 
 
 def same(a: object, b: object) -> bool:
@@ -51,22 +40,22 @@ def corruptions(
     dtype: torch.dtype,
     times: int,
     seed: int,
-    others: Callable[[dict[str, torch.Tensor]], dict[str, Check]] = lambda tensors: {},
+    others: Callable[[dict[str, torch.Tensor]], dict[str, object]] = lambda tensors: {},
 ) -> Tally:
     """Each pattern `times` times on a random tensor of a small model, one after the other."""
     tensors = replica(dtype, seed)
-    checks = {**ours(plan(tensors)), **others(tensors)}
-    clean = {name: check() for name, check in checks.items()}
+    of = plan(tensors)
+    clean = {**ours(of), **others(tensors)}
     draw = random.Random(f"{dtype} {seed}")
-    tally = Tally(missed={name: Counter() for name in checks})
+    tally = Tally(missed={name: Counter() for name in clean})
     large = [name for name, tensor in tensors.items() if tensor.nbytes > 1000]
     for pattern in PATTERNS:
         for _ in range(times):
             victim = tensors[draw.choice(large)]
             before = corrupt(victim, pattern, draw)
             tally.tried[pattern] += 1
-            for name, check in checks.items():
-                tally.missed[name][pattern] += same(check(), clean[name])
+            for name, found in {**ours(of), **others(tensors)}.items():
+                tally.missed[name][pattern] += same(found, clean[name])
             bits(victim).copy_(before)
     return tally
 

@@ -6,8 +6,8 @@ from harness.digest.plan import Plan
 
 SHAPES = {
     "small": (701,),
-    "square": (300, 500),
-    "long": (100_003,),
+    "square": (150, 400),
+    "long": (70_003,),
     "vector": (257, 3),
 }
 
@@ -33,7 +33,7 @@ def replica(dtype: torch.dtype, seed: int, *, apart: int = 0) -> dict[str, torch
     found = {
         name: content(dtype, shape, seed + k) for k, (name, shape) in enumerate(SHAPES.items())
     }
-    found["transposed"] = content(dtype, (200, 331), seed + 10).t()
+    found["transposed"] = content(dtype, (100, 331), seed + 10).t()
     memory = content(dtype, (40_000 + 1 + apart,), seed + 11)
     memory[1 + apart :] = content(dtype, (40_000,), seed + 12)
     found["aside"] = memory[1 + apart :]

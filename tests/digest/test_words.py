@@ -92,11 +92,24 @@ def test_the_hooks_of_a_subclass_are_not_called() -> None:
     assert Plan([("a", tensor.as_subclass(Loud))]).rows().tolist() == expected
 
 
+class Wrapper(torch.Tensor):
+    """A subclass whose numbers are in another tensor."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapper:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, *args: object, **kwargs: object) -> None:
+        raise AssertionError("asked")
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
         ("sparse", "a cannot be digested: it is sparse_coo, not dense"),
         ("meta", "a cannot be digested: a Tensor on meta holds no numbers of its own"),
+        ("wrapper", "a cannot be digested: a Wrapper on cpu holds no numbers of its own"),
         ("freed", "a cannot be digested: its memory is freed"),
     ],
 )
@@ -104,6 +117,8 @@ def test_what_has_no_bytes_is_refused_in_words(kind: str, reason: str) -> None:
     tensor = torch.ones(3, 3) if kind != "meta" else torch.empty(3, 3, device="meta")
     if kind == "sparse":
         tensor = tensor.to_sparse()
+    if kind == "wrapper":
+        tensor = Wrapper(tensor)
     if kind == "freed":
         tensor.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match=f"^{reason}$"):
@@ -119,6 +134,7 @@ def group() -> Iterator[None]:
         dist.destroy_process_group()
 
 
+@pytest.mark.slow  # it imports most of torch.distributed
 @pytest.mark.usefixtures("group")
 def test_shards_count_with_what_is_here() -> None:
     from torch.distributed.device_mesh import init_device_mesh

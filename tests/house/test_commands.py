@@ -15,7 +15,8 @@ HEAVY = {"torch", "grpc", "google", "msgspec", "psutil", "textual", "pydantic", 
 
 # Adding, renaming or removing an option is a decision: it changes this list and the changelog.
 FLAGS = """\
---agent-timeout --chaos-allowed --checkpoint-interval --controller-timeout --dry-run
+--agent-timeout --chaos-allowed --checkpoint-interval --controller-timeout --digest-share --digests
+--dry-run
 --evidence-budget --grow --help-all --last-call --local-addr --local-ranks-filter --log-dir
 --looks-apart --master-addr --master-port --max-restarts --module --monitor-interval --nnodes
 --no-python --no-zygote --node-rank --nproc-per-node --preempt-grace --preempt-signal
@@ -23,7 +24,7 @@ FLAGS = """\
 --rendezvous-timeout --restart-window --role --run-name --run-path --runs-dir --same-failure-limit
 --settle --shutdown-timeout --spares --stall-floor --standalone --start-method --start-patience
 --stop-grace --stop-limit --strike-window --stuck-patience --teardown-patience --tee --token-file
---work-patience
+--watch-checkpoints --work-patience
 """
 
 

@@ -323,6 +323,31 @@ def sigkill() -> World:
     return _judge_and_end(world)
 
 
+@scenario(
+    "checkpoint_incomplete/part_never_written",
+    verdict="checkpoint_incomplete",
+    first_failing=[1],
+    victims=[],
+    action="report",
+    cause_has="not part 1 of it",
+    outcome="succeeded",
+    exit_code=0,
+)
+def part_never_written() -> World:
+    world = World(nproc=2).start()
+    world.step(20)
+    path, like = "/ck/shard0_step10.pt", "/ck/shard1_step5.pt"
+    world.say(e.CheckpointFile(rank=0, what="saved", path=path, step=10), 0)
+    world.say(e.CheckpointFile(rank=1, what="saved", path=like, step=5), 0)
+    why = "step 10 is there in part: shard0_step10.pt is, but not part 1 of it, which step 5 has"
+    flaw = e.CheckpointFlaw(
+        node_rank=0, kind="incomplete", path=path, why=why, step=10, aside=(path,), like=(like,)
+    )
+    world.say(flaw, 0)
+    world.finish()
+    return world
+
+
 @scenario("killed_by_signal/segfault", verdict="killed_by_signal", first_failing=[0], victims=[1])
 def segfault() -> World:
     world = World(nproc=2).start()

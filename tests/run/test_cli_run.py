@@ -155,3 +155,50 @@ def test_an_allowed_kill_kills_the_rank(here: Path, running: "subprocess.Popen[s
     events = (here / "runs" / "live" / "journal.jsonl").read_text()
     assert '"FaultInjected"' in events
     assert '"killed_by_signal"' in events
+
+
+def test_folders_to_watch(here: Path) -> None:
+    (here / "file").write_text("")
+    (here / "harness.toml").write_text('watch_checkpoints = ["ck", "/data/more"]\n')
+    told = harness(here, "run", "--dry-run", "train.py")
+    assert json.loads(told.stdout)["job"]["watch_checkpoints"] == [str(here / "ck"), "/data/more"]
+    twice = ["--watch-checkpoints", "a", "--watch-checkpoints", "b/c"]
+    told = harness(here, "run", "--dry-run", *twice, "train.py")
+    folders = [str(here / "a"), str(here / "b" / "c")]
+    assert json.loads(told.stdout)["job"]["watch_checkpoints"] == folders
+    refused = harness(here, "run", "--watch-checkpoints", "file", "train.py")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "error: --watch-checkpoints: file is a file, not a directory\n"
+        "help: give the directory that the checkpoint files are saved in\n"
+    )
+
+
+HALF = """\
+import glob, os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), 0
+os.makedirs("ck", exist_ok=True)
+mine = glob.glob(f"ck/shard{rank}_step*.pt")
+if mine:
+    first = max(torch.load(name)["step"] for name in mine)
+print(f"rank {rank} goes on from step {first}", flush=True)
+for step in range(first + 1, 31):
+    dist.all_reduce(torch.ones(8))
+    if step == 20 and rank == 1 and first == 0:
+        os.abort()  # between the saves of two ranks
+    if step % 10 == 0:
+        torch.save({"step": step}, f"ck/shard{rank}_step{step}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_nobody_goes_on_from_half_a_checkpoint(here: Path) -> None:
+    (here / "train.py").write_text(HALF)
+    watch = ["--watch-checkpoints", "ck", "--nproc-per-node", "2"]
+    done = harness(here, "run", *watch, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "shard0_step20.pt is set aside as shard0_step20.pt.set-aside" in done.stderr
+    for rank in (0, 1):
+        assert f"rank {rank} goes on from step 10" in done.stdout
+    assert len(list((here / "ck").glob("shard*_step30.pt"))) == 2

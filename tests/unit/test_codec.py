@@ -33,6 +33,8 @@ def sample(hint: Any, filled: bool) -> Any:
         return inner[0]
     if origin is tuple and inner[-1] is Ellipsis:
         return (sample(inner[0], filled),) * (2 if filled else 0)
+    if origin is tuple:
+        return tuple(sample(each, filled) for each in inner)
     if origin in (dict, collections.abc.Mapping):
         return {sample(inner[0], filled): sample(inner[1], filled)} if filled else {}
     plain = {int: 3, float: 0.25, str: 'é "quoted"\n\x1b', bool: filled, type(None): None}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from harness import events as e
-from harness.diagnosis.hang import alone, loader, patience, places
+from harness.diagnosis.hang import alone, exchange, loader, patience, places
 from harness.diagnosis.hang.scene import Scene, scene_of
 from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.diagnosis.signature import Signature, place_text
@@ -59,9 +59,11 @@ def _proves_itself(verdict: Verdict) -> bool:
 
 def _wait_for(scene: Scene, verdict: Verdict) -> Verdict | e.StallLooked:
     """Time decides."""
-    ranks = verdict.first_failing
+    ranks, seen = verdict.first_failing, None
     if verdict.verdict == "network_stall":
-        limits = {rank: patience.for_exchange(scene, ranks) for rank in ranks}
+        seen = exchange.between(scene, ranks)
+        limits = {rank: patience.for_exchange(scene, ranks, seen) for rank in ranks}
+        verdict = exchange.named(scene, verdict, seen)
     elif verdict.verdict == "teardown_hang":
         limits = {rank: alone.at_the_end(scene, rank) for rank in ranks}
     elif not verdict.victims:
@@ -71,15 +73,17 @@ def _wait_for(scene: Scene, verdict: Verdict) -> Verdict | e.StallLooked:
     due_ns = 0
     for rank, limit in limits.items():
         if limit.seconds is None:
-            return _again(scene, f"rank {rank} is waited for, but {limit.why}", rank)
-        rank_due_ns = scene.still_since_ns(rank) + int(limit.seconds * 1e9)
+            why = f"rank {rank} is waited for, but {limit.why}"
+            return exchange.noted(_again(scene, why, rank), seen)
+        since_ns = max(scene.still_since_ns(rank), limit.since_ns)
+        rank_due_ns = since_ns + int(limit.seconds * 1e9)
         if scene.look.ordered_ns + int(limit.asleep_seconds * 1e9) < rank_due_ns:
             due_ns = max(due_ns, rank_due_ns)
     if scene.now_ns >= due_ns:
         return _completed(scene, verdict)
     first = ranks[0]
     why = f"{verdict.cause}; {limits[first].why}, so it may take longer"
-    return _again(scene, why, first, due_ns=due_ns)
+    return exchange.noted(_again(scene, why, first, due_ns=due_ns), seen)
 
 
 def _again(

@@ -8,6 +8,7 @@ short a false one, and the second is worse.
 from dataclasses import dataclass
 
 from harness.diagnosis.hang import loader, places
+from harness.diagnosis.hang.exchange import Exchange
 from harness.diagnosis.hang.scene import Scene
 from harness.diagnosis.waits.stuck import waits_for_loader
 from harness.events import EvidenceTaken
@@ -29,6 +30,10 @@ _QUICK_SHARE = 0.5
 _UNTOLD_FACTOR = 1.2
 _LOADER_FACTOR = 2.5
 _FORGIVEN_FACTOR = 2.0
+_DEAD_FACTOR = 1.15
+"""Nobody acknowledges what was sent: the kernel has given it several tries by then."""
+_STILL_FACTOR = 1.3
+"""Nothing is on its way over any connection, and all wait."""
 _USUAL_FACTOR = 2.0
 
 
@@ -42,6 +47,8 @@ class Patience:
     seconds: float | None
     why: str
     asleep_seconds: float = 0.0
+    since_ns: int = 0
+    """It counts from then, when that is later."""
 
 
 def for_rank(scene: Scene, rank: int) -> Patience:
@@ -63,13 +70,21 @@ def for_rank(scene: Scene, rank: int) -> Patience:
     )
 
 
-def for_exchange(scene: Scene, ranks: tuple[int, ...]) -> Patience:
+def for_exchange(scene: Scene, ranks: tuple[int, ...], seen: Exchange) -> Patience:
     """For an operation that all have called and that does not finish: data may be moving."""
-    busy = any(is_busy(scene.seen[rank]) for rank in ranks if rank in scene.seen)
-    seconds = _BUSY_FACTOR * scene.policy.stuck_patience
-    if busy:
-        return Patience(seconds=3 * _BUSY_FACTOR * seconds, why="data may still be moving")
-    return Patience(seconds=seconds, why="nothing moves")
+    if seen.moved_bytes:
+        return Patience(seconds=None, why=f"data is moving ({seen.moved_bytes:,} bytes)")
+    patience = scene.policy.stuck_patience
+    since_ns = max(seen.quiet_ns, *(scene.still_since_ns(rank) for rank in ranks))
+    young = scene.now_ns < since_ns + int(_DEAD_FACTOR * patience * 1e9)
+    seconds, why = _BUSY_FACTOR * patience, "nothing moves"
+    if seen.dead or (seen.waiting and young):
+        seconds, why = _DEAD_FACTOR * patience, "what was sent may still be answered"
+    elif any(is_busy(scene.seen[rank]) for rank in ranks if rank in scene.seen):
+        seconds, why = 3 * _BUSY_FACTOR * seconds, "data may still be moving"
+    elif seen.known and not seen.waiting:
+        seconds = _STILL_FACTOR * patience
+    return Patience(seconds=seconds, why=why, since_ns=seen.quiet_ns)
 
 
 def is_idle(evidence: EvidenceTaken) -> bool:

@@ -18,6 +18,7 @@ from harness.checkpoints import Manifest
 from harness.errors import UsageError
 from harness.sdk.checkpoint import loading, things
 from harness.sdk.checkpoint.agreement import Agreement
+from harness.sdk.checkpoint.pace import Pace, told_interval
 from harness.sdk.checkpoint.plan import Plan, agree, fingerprint, state_dict
 from harness.sdk.checkpoint.staging import Snapshot, rest_digests
 from harness.sdk.checkpoint.things import Contents, Things
@@ -89,28 +90,31 @@ class Checkpointer:
         *,
         keep: int = 3,
         keep_every: int = 0,
-        every: int = 1,
+        every: int | None = None,
         sync: bool = False,
         wait: float = 30.0,
         patience: float = 120.0,
         mesh: DeviceMesh | Mapping[str, int] | None = None,
     ) -> None:
         """`keep` newest checkpoints stay, and those whose step `keep_every` divides (0: none).
-        `every` is the interval of `maybe_save`. `sync` writes before `save` returns. A save waits
-        at most `wait` seconds for the one before, and is given up when for `patience` seconds
-        nothing comes from another rank. `mesh` goes into the manifest; left out, it is read off the
-        tensors. Raises UsageError."""
+        `every` is the interval of `maybe_save` in steps; left out, it keeps to the time that
+        `harness run --checkpoint-interval` tells, and saves at every step where none is told.
+        `sync` writes before `save` returns. A save waits at most `wait` seconds for the one before,
+        and is given up when for `patience` seconds nothing comes from another rank. `mesh` goes
+        into the manifest; left out, it is read off the tensors. Raises UsageError."""
         for name, number, least in (("keep", keep, 1), ("keep_every", keep_every, 0)):
             if number < least:
                 raise UsageError(f"Checkpointer: {name} must be at least {least}, not {number}")
-        if every < 1:
+        if every is not None and every < 1:
             raise UsageError(f"Checkpointer: every must be at least 1, not {every}")
         self.root = Path(root)
         self.values: dict[str, Any] = {}
         """Plain values of the checkpoint that was loaded, by name."""
         self.loaded: Path | None = None
         """The checkpoint that was loaded."""
-        self._keep, self._keep_every, self._every = keep, keep_every, every
+        self._keep, self._keep_every, self._every = keep, keep_every, every or 1
+        seconds = 0.0 if every is not None else told_interval()
+        self._pace = Pace(seconds) if seconds > 0 else None
         self._sync, self._wait, self._patience = sync, wait, patience
         self._mesh = _sizes(mesh)
         self._ranks: Agreement | None = None
@@ -204,15 +208,21 @@ class Checkpointer:
     # --- saving --------------------------------------------------------------------------------
 
     def maybe_save(self, step: int, **given: Any) -> Save | None:
-        """Save when `every` divides `step`, a step that has been done; otherwise None.
+        """Save when `every` divides `step`, a step that has been done, or by the clock, at the same
+        step on all ranks; otherwise None.
 
         Also when the run is preempted and this is the step to stop at: then it is on disk when
         the call returns, and `harness.should_stop(step)` says so to the script.
         """
         stopping = should_stop(step)
-        if step <= 0 or not (stopping or step % self._every == 0):
+        if step <= 0 or not (stopping or self._due(step)):
             return None
         return self.save(step, sync=True if stopping else None, **given)
+
+    def _due(self, step: int) -> bool:
+        if self._pace is None:
+            return step % self._every == 0
+        return self._pace.due(step, lambda decision: self._agreement().from_first(decision))
 
     def save(self, step: int, *, sync: bool | None = None, **given: Any) -> Save:
         """Save these things as the checkpoint of `step`, completed optimizer steps.
@@ -224,6 +234,8 @@ class Checkpointer:
         if step < 0:
             raise UsageError(f"Checkpointer: step {step} is negative")
         began = time.perf_counter()
+        if self._pace is not None:
+            self._pace.saved()
         with phase("checkpoint"):
             ranks = self._agreement()
             asked = things.sort(given)

@@ -1,1 +1,1 @@
-"""Which tensors of a rank should equal those of others, and their digests: see docs/digests.md."""
+"""Which tensors of a rank should equal those of others, and their digests: see docs/replicas.md."""

@@ -25,7 +25,7 @@ _DRIFTS, _DRIFT = 1 << 20, 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A tensor and what is known of it. `marks` are words for the agent, see docs/digests.md."""
+    """A tensor and what is known of it. `marks` are words for the agent, see docs/replicas.md."""
 
     name: str
     groups: tuple[Group, ...] = ()
@@ -84,7 +84,10 @@ class Teller:
 
 
 class Book:
-    """One set of tensors in a fixed order. `site` is what they are to their program."""
+    """One set of tensors in a fixed order. `site` is what they are to their program.
+
+    Between two looks it keeps no tensor alive.
+    """
 
     def __init__(self, teller: Teller, site: str, number: int, place: str = "") -> None:
         self._teller = teller
@@ -93,7 +96,6 @@ class Book:
         self._number = number
         self._plans: list[tuple[int, Any, list[int]]] = []
         """Number, plan, and positions of its tensors: one for each device."""
-        self._held: tuple[Any, ...] = ()
         self._owners: tuple[int, ...] = ()
 
     def look(
@@ -110,23 +112,15 @@ class Book:
             if ids != self._owners:
                 self.renew()
                 self._owners = ids
-            held = tuple([(id(tensor), address(tensor)) for tensor in tensors])
-            if held != self._held:
-                self._bind(tensors, describe)
-                self._held = held
+            self._bind(tensors, describe)
             for number, plan, _ in self._plans:
                 if number:
                     self._take(number, plan, count, drift)
+                plan.release()
 
     def renew(self) -> None:
         """What is known of the tensors has changed: describe them anew at the next look."""
-        self._held, self._plans = (), []
-
-    def let_go(self) -> None:
-        """Keep no tensor alive until the next look."""
-        self._held = ()
-        for _, plan, _ in self._plans:
-            plan.release()
+        self._plans = []
 
     def _bind(self, tensors: Sequence[Any], describe: Callable[[], Sequence[Entry]]) -> None:
         if self._rebound(tensors):

@@ -1,11 +1,10 @@
 """Which ranks hold the same values of a tensor, as DDP, FSDP, ZeRO and DTensor declare it."""
 
 import contextlib
-import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,45 +21,40 @@ class Group:
     members: tuple[int, ...]
 
 
-class Wrappers:
-    """The wrapped models of this process, as far as they live."""
+class Models:
+    """The modules around some parameters, as far as they live: outermost ones and wrappers."""
 
-    def __init__(self) -> None:
-        self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._fsdp: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.changes = 0
+    def __init__(self, parameters: Sequence[Any]) -> None:
+        base = sys.modules["torch.nn.modules.module"].Module
+        wanted = {id(parameter) for parameter in parameters}
+        modules = [found for found in gc.get_objects() if issubclass(type(found), base)]
+        inner = {id(child) for module in modules for child in _children(module)}
+        self._outermost: list[weakref.ref[Any]] = []
+        self._ddp: list[weakref.ref[Any]] = []
+        self._fsdp: list[weakref.ref[Any]] = []
+        for module in modules:
+            kinds = {kind.__name__ for kind in type(module).__mro__}
+            if "DistributedDataParallel" in kinds:
+                self._ddp.append(weakref.ref(module))
+            elif "FullyShardedDataParallel" in kinds:
+                self._fsdp.append(weakref.ref(module))
+            if id(module) not in inner and any(id(p) in wanted for p in _parameters(module)):
+                self._outermost.append(weakref.ref(module))
 
-    def watch_ddp(self, module: Any) -> None:
-        """Hook for torch.nn.parallel.distributed."""
-        self._watch(module.DistributedDataParallel, self._ddp)
+    def outermost(self) -> list[Any]:
+        return _alive(self._outermost)
 
-    def watch_fsdp(self, module: Any) -> None:
-        """Hook for torch.distributed.fsdp.fully_sharded_data_parallel."""
-        self._watch(module.FullyShardedDataParallel, self._fsdp)
-
-    def _watch(self, wrapper: Any, known: "weakref.WeakSet[Any]") -> None:
-        original: Callable[..., None] = wrapper.__init__
-
-        @functools.wraps(original)
-        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
-            original(made, *args, **kwargs)
-            with contextlib.suppress(Exception):  # whatever it was, the user's model is wrapped
-                known.add(made)
-                self.changes += 1
-
-        wrapper.__init__ = __init__
-
-    def parameters(self) -> dict[int, Group]:
+    def groups(self) -> dict[int, Group]:
         """Of each parameter that a wrapper keeps equal, by its id."""
         found: dict[int, Group] = {}
-        for wrapped in list(self._fsdp):
+        for wrapped in _alive(self._fsdp):
             with contextlib.suppress(Exception):
                 members = _fsdp_members(wrapped)
                 if len(members) > 1:
                     group = Group("fsdp", "", members)
                     for parameter in wrapped.parameters(recurse=True):
                         found.setdefault(id(parameter), group)
-        for wrapped in list(self._ddp):
+        for wrapped in _alive(self._ddp):
             with contextlib.suppress(Exception):
                 group = Group("ddp", "", ranks_of(wrapped.process_group))
                 ignored = set(wrapped.parameters_to_ignore)
@@ -72,7 +66,7 @@ class Wrappers:
     def buffers(self) -> dict[int, tuple[Group, bool]]:
         """Of each buffer of a DDP model: its group, and whether DDP itself keeps them equal."""
         found: dict[int, tuple[Group, bool]] = {}
-        for wrapped in list(self._ddp):
+        for wrapped in _alive(self._ddp):
             with contextlib.suppress(Exception):
                 group = Group("ddp", "", ranks_of(wrapped.process_group))
                 ignored = set(wrapped.parameters_to_ignore)
@@ -82,6 +76,10 @@ class Wrappers:
                         # Left out by the user: neither kept equal nor meant to be.
                         found[id(buffer)] = (group, kept or name in ignored)
         return found
+
+
+def _alive(known: Sequence["weakref.ref[Any]"]) -> list[Any]:
+    return [found for each in known if (found := each()) is not None]
 
 
 def ranks_of(pg: Any) -> tuple[int, ...]:
@@ -130,19 +128,6 @@ def of_optimizer(optimizer: Any) -> Group | None:
         return None
     members = ranks_of(optimizer.process_group)
     return Group("zero", "", members) if len(members) > 1 else None
-
-
-def modules_of(parameters: Sequence[Any]) -> list[tuple[str, Any]]:
-    """The outermost modules that hold some of `parameters`, with their classes' names."""
-    base = sys.modules["torch.nn.modules.module"].Module
-    wanted = {id(parameter) for parameter in parameters}
-    modules = [found for found in gc.get_objects() if issubclass(type(found), base)]
-    inner = {id(child) for module in modules for child in _children(module)}
-    found = []
-    for module in modules:
-        if id(module) not in inner and any(id(p) in wanted for p in _parameters(module)):
-            found.append((type(module).__name__, module))
-    return found
 
 
 def _children(module: Any) -> Iterable[Any]:

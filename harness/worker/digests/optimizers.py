@@ -10,9 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.worker.digests import layouts
-from harness.worker.digests.books import BUFFERS, GRADIENTS, PARAMETERS, STATE, Book, Entry, Teller
+from harness.worker.digests.books import (
+    AT_REST,
+    BUFFERS,
+    GRADIENTS,
+    PARAMETERS,
+    STATE,
+    Book,
+    Entry,
+    Teller,
+)
 from harness.worker.digests.deeds import Deeds
-from harness.worker.digests.layouts import Group, Wrappers
+from harness.worker.digests.layouts import Group, Models
 from harness.worker.digests.pace import Pace
 
 SLICES = 8
@@ -32,22 +41,20 @@ class Watched:
     """One optimizer. Counts of looks at parameters are 2 s before step s, 2 s + 1 after it."""
 
     def __init__(
-        self, optimizer: Any, number: int, teller: Teller, pace: Pace, wrappers: Wrappers,
-        deeds: Deeds,
-    ) -> None:  # fmt: skip
+        self, optimizer: Any, number: int, teller: Teller, pace: Pace, deeds: Deeds
+    ) -> None:
         self.count = 0
         self._teller = teller
         self._pace = pace
-        self._wrappers = wrappers
         self._deeds = deeds
         self._whole = layouts.of_optimizer(optimizer)
         self._parameters = Book(teller, PARAMETERS, number)
         self._gradients = Book(teller, GRADIENTS, number)
         self._states = [Book(teller, STATE, number * SLICES + at) for at in range(SLICES)]
+        self._resting = [Book(teller, AT_REST, number * SLICES + at) for at in range(SLICES)]
         self._buffers = Book(teller, BUFFERS, number)
         self._known: dict[int, Entry] = {}
-        self._modules: list[tuple[str, Any]] = []
-        self._seen_wrappers = -1
+        self._models = Models(())
         self._looks = 0
         self._cost = 0.0
 
@@ -69,12 +76,13 @@ class Watched:
         self._learn(parameters, with_gradient)
         if chained:
             self._look_at_parameters(parameters, 2 * count)
+            if self.count and self._alone:
+                self._look_at_state(optimizer, parameters, self._resting)
         if due:
             gradients = [p.grad for p in with_gradient]
             self._gradients.look(
                 gradients, with_gradient, lambda: self._entries(with_gradient), count
             )
-            self._gradients.let_go()
         self._cost = time.thread_time() - began
 
     def after(self, optimizer: Any) -> None:
@@ -86,7 +94,7 @@ class Watched:
         self._teller.flush()
         parameters = _parameters(optimizer)
         self._look_at_parameters(parameters, 2 * self.count + 1)
-        self._look_at_state(optimizer, parameters)
+        self._look_at_state(optimizer, parameters, self._states)
         self._look_at_buffers()
         cost = self._cost + time.thread_time() - began
         self._looks += 1
@@ -96,7 +104,15 @@ class Watched:
     def _look_at_parameters(self, parameters: Sequence[Any], count: int) -> None:
         self._parameters.look(parameters, parameters, lambda: self._entries(parameters), count)
 
-    def _look_at_state(self, optimizer: Any, parameters: Sequence[Any]) -> None:
+    @property
+    def _alone(self) -> bool:
+        """Whether this rank holds what nobody has a copy of: only itself can tell what changes."""
+        cut = any(group.how == "sharded" for each in self._known.values() for group in each.groups)
+        return cut or self._whole is not None
+
+    def _look_at_state(
+        self, optimizer: Any, parameters: Sequence[Any], books: Sequence[Book]
+    ) -> None:
         slices = min(SLICES, len(parameters))
         if not slices:
             return
@@ -123,12 +139,12 @@ class Watched:
 
         if named:
             owners = [parameter for parameter, _, _ in named]
-            self._states[at].look([value for _, _, value in named], owners, entries, self.count)
+            books[at].look([value for _, _, value in named], owners, entries, self.count)
 
     def _look_at_buffers(self) -> None:
-        declared = self._wrappers.buffers()
+        declared, modules = self._models.buffers(), self._models.outermost()
         named: list[tuple[str, Any, tuple[Group, ...], tuple[str, ...]]] = []
-        for _, module in self._modules:
+        for module in modules:
             for name, owner, key, buffer in _buffers(module):
                 group, kept = declared.get(id(buffer), (None, False))
                 if kept or key in owner._non_persistent_buffers_set or not _readable(buffer):
@@ -138,7 +154,7 @@ class Watched:
         if named:
             self._buffers.look(
                 [buffer for _, buffer, _, _ in named],
-                [module for _, module in self._modules],
+                modules,
                 lambda: [Entry(name=n, groups=g, marks=m) for n, _, g, m in named],
                 self.count,
             )
@@ -146,13 +162,11 @@ class Watched:
     # --- what is known of the parameters -------------------------------------------------------
 
     def _learn(self, parameters: Sequence[Any], with_gradient: Sequence[Any]) -> None:
-        """Names and groups: anew when there are other parameters or wrappers, and at the first
-        looks, which show what the program reduces by hand."""
+        """Names and groups: anew when there are other parameters, and at the first looks, which
+        show what the program reduces by hand."""
         ids = {id(parameter) for parameter in parameters}
-        fresh = not ids <= self._known.keys() or self._seen_wrappers != self._wrappers.changes
-        if fresh:
-            self._seen_wrappers = self._wrappers.changes
-            self._modules = layouts.modules_of(parameters)
+        if not ids <= self._known.keys():
+            self._models = Models(parameters)
         elif not self.learning or not self._deeds.any:
             return
         reduced = {
@@ -167,13 +181,13 @@ class Watched:
         known = self._describe(parameters, reduced)
         if known != self._known:
             self._known = known
-            for book in (self._parameters, self._gradients, *self._states):
+            for book in (self._parameters, self._gradients, *self._states, *self._resting):
                 book.renew()
 
     def _describe(
         self, parameters: Sequence[Any], reduced: dict[int, tuple[int, ...]]
     ) -> dict[int, Entry]:
-        wrapped = self._wrappers.parameters()
+        wrapped = self._models.groups()
         names = self._names()
         found: dict[int, Entry] = {}
         for at, parameter in enumerate(parameters):
@@ -195,7 +209,7 @@ class Watched:
     def _names(self) -> dict[int, tuple[str, tuple[str, ...]]]:
         """Name and marks of each parameter, by its id."""
         found: dict[int, tuple[str, tuple[str, ...]]] = {}
-        for _, module in self._modules:
+        for module in self._models.outermost():
             with contextlib.suppress(Exception):
                 for prefix, owner in module.named_modules():
                     marks = ("norm",) if "Norm" in type(owner).__name__ else ()
@@ -211,20 +225,18 @@ class Watched:
 class Optimizers:
     """All optimizers of the process, numbered by their first step."""
 
-    def __init__(
-        self, teller: Teller, pace: Callable[[], Pace], wrappers: Wrappers, deeds: Deeds
-    ) -> None:
+    def __init__(self, teller: Teller, pace: Callable[[], Pace], deeds: Deeds) -> None:
         self._teller = teller
         self._pace = pace
-        self._wrappers = wrappers
         self._deeds = deeds
         self._watched: dict[int, tuple[Any, Watched]] = {}
         self._numbers = itertools.count()
         self._within: list[Any] = []
+        self._seen = False
 
     @property
     def any(self) -> bool:
-        return bool(self._watched)
+        return self._seen
 
     @property
     def learning(self) -> bool:
@@ -250,13 +262,15 @@ class Optimizers:
             self._deeds.clear()
 
     def _of(self, optimizer: Any) -> Watched:
-        known = self._watched.get(id(optimizer))
+        key = id(optimizer)
+        known = self._watched.get(key)
         if known is None or known[0]() is not optimizer:
             watched = Watched(
-                optimizer, next(self._numbers), self._teller, self._pace(), self._wrappers,
-                self._deeds,
-            )  # fmt: skip
-            known = self._watched[id(optimizer)] = (weakref.ref(optimizer), watched)
+                optimizer, next(self._numbers), self._teller, self._pace(), self._deeds
+            )
+            gone = weakref.ref(optimizer, lambda _: self._watched.pop(key, None))
+            known = self._watched[key] = (gone, watched)
+            self._seen = True
         return known[1]
 
 

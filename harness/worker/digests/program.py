@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from harness.worker.digests.books import VARIABLES, Book, Entry, Teller, unseen
+from harness.worker.digests.books import VARIABLES, Book, Entry, Teller, local, unseen
 from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group
 from harness.worker.digests.pace import Pace
@@ -91,7 +91,6 @@ class Program:
         if entries:
             tensors = [tensor for _, tensor, _ in found]
             place.book.look(tensors, (), lambda: entries, place.count, sum(counters[1::2]))
-        place.book.let_go()
         place.looks += 1
         cost = time.thread_time() - began
         place.pace.looked(place.count, cost if place.looks > 1 else 0.0)
@@ -145,7 +144,9 @@ class Program:
 
 def _content(tensor: Any) -> str:
     """What is in it at first sight: equal constants make no replicas."""
-    flat = tensor.detach().reshape(-1)
+    flat = local(tensor).detach().reshape(-1)
+    if not flat.numel():
+        return "mixed"  # none of it is this rank's
     first = flat[0]
     if not bool((flat == first).all()):
         return "mixed"

@@ -12,13 +12,9 @@ from typing import Any
 from harness.worker.digestlog import DigestWriter
 from harness.worker.digests.books import Teller
 from harness.worker.digests.deeds import REDUCING, Deeds
-from harness.worker.digests.layouts import Wrappers
 from harness.worker.digests.optimizers import Optimizers
 from harness.worker.digests.pace import Pace
 from harness.worker.digests.program import Program
-
-WRAPPERS = Wrappers()
-"""Of this process. Models are wrapped whether or not anybody digests them."""
 
 
 class Witness:
@@ -48,7 +44,7 @@ class Witness:
         self._given_up = False
         self._deeds = Deeds()
         teller = Teller(log, step, progress)
-        self._optimizers = Optimizers(teller, pace, WRAPPERS, self._deeds)
+        self._optimizers = Optimizers(teller, pace, self._deeds)
         self._program = Program(teller, pace, self._deeds, is_framework)
 
     def stepping(self, optimizer: Any) -> None:

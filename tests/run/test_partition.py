@@ -1,0 +1,190 @@
+"""Two nodes in network namespaces of their own, with a link for control and one for data, and what
+becomes of a training when the data's link is cut, or only slow.
+
+Needs root, iproute2 and the kernel's token bucket filter.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+CONTROL, DATA = "10.213.77", "10.213.78"
+TRAIN = """\
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+count, last = torch.ones(int(sys.argv[1])), 1_000_000
+for step in range(last):
+    stop = torch.tensor(float(os.path.exists("stop")))
+    dist.all_reduce(stop)
+    if stop:
+        break
+    if step >= 20:
+        open(f"ready{dist.get_rank()}", "w").close()
+    dist.all_reduce(count)
+"""
+
+
+def run(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+
+
+def do(line: str) -> None:
+    done = run(*line.split())
+    assert done.returncode == 0, f"{line}: {done.stderr}"
+
+
+class Pair:
+    """Two network namespaces that are connected twice."""
+
+    def __init__(self) -> None:
+        self.names = [f"hx{os.getpid()}{side}" for side in "ab"]
+
+    def make(self) -> None:
+        for name in self.names:
+            do(f"ip netns add {name}")
+        for link, net in (("ctl", CONTROL), ("data", DATA)):
+            a, b = self.names
+            do(f"ip link add {link} netns {a} type veth peer name {link} netns {b}")
+            for at, name in enumerate(self.names, 1):
+                do(f"ip -n {name} addr add {net}.{at}/24 dev {link}")
+                do(f"ip -n {name} link set {link} up")
+        for name in self.names:
+            do(f"ip -n {name} link set lo up")
+
+    def shape(self, how: str) -> None:
+        """Let the data's link carry so much, at both ends."""
+        for name in self.names:
+            do(f"tc -n {name} qdisc replace dev data root tbf {how}")
+
+    def remove(self) -> None:
+        for name in self.names:
+            run("ip", "netns", "del", name)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc"))):
+        pytest.skip("needs root, and ip and tc of iproute2")
+    made = Pair()
+    try:
+        made.make()
+        made.shape("rate 10gbit burst 10mb limit 10mb")
+    except AssertionError as why:
+        made.remove()
+        pytest.skip(f"no network namespaces to be had: {why}")
+    yield made
+    made.remove()
+
+
+class Nodes:
+    """`harness run` on both nodes; the first one's screen and journal."""
+
+    def __init__(self, pair: Pair, folder: Path, numbers: int) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(TRAIN)
+        self.processes = []
+        for at, name in enumerate(pair.names):
+            meet = [
+                *("--nnodes", "2", "--node-rank", str(at), "--nproc-per-node", "1"),
+                *("--master-addr", f"{CONTROL}.1", "--max-restarts", "0"),
+                *("--runs-dir", str(folder / f"runs{at}"), "--no-zygote"),
+            ]
+            inside = ["ip", "netns", "exec", name, sys.executable, "-m", "harness", "run"]
+            with (folder / f"screen{at}").open("w") as screen:
+                self.processes.append(
+                    subprocess.Popen(
+                        [*inside, *meet, "train.py", str(numbers)],
+                        cwd=folder,
+                        env={
+                            **os.environ,
+                            "PYTHONPATH": str(ROOT),
+                            "OMP_NUM_THREADS": "1",
+                            "GLOO_SOCKET_IFNAME": "data",
+                            "HARNESS_TOKEN": "secret",
+                        },
+                        stdout=screen,
+                        stderr=screen,
+                    )
+                )
+
+    def until(self, check: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + 60
+        while not check():
+            assert time.monotonic() < deadline, self.screen()
+            assert self.processes[0].poll() is None, self.screen()
+            time.sleep(0.05)
+
+    def until_training(self) -> None:
+        self.until(lambda: all((self.folder / f"ready{rank}").exists() for rank in (0, 1)))
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        with (self.folder / "runs0" / "latest" / "journal.jsonl").open() as file:
+            next(file)
+            records = [json.loads(line) for line in file if line.endswith("\n")]
+        return [record["event"] for record in records if record["type"] == kind]
+
+    def screen(self) -> str:
+        return (self.folder / "screen0").read_text()
+
+    def end(self) -> int:
+        codes = [process.wait(60) for process in self.processes]
+        return codes[0]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def nodes(pair: Pair, tmp_path: Path) -> Iterator[Callable[[int], Nodes]]:
+    started: list[Nodes] = []
+
+    def start(numbers: int) -> Nodes:
+        started.append(Nodes(pair, tmp_path, numbers))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+def test_a_link_that_is_cut_is_proven_and_named(pair: Pair, nodes: Callable[[int], Nodes]) -> None:
+    job = nodes(1000)
+    job.until_training()
+    pair.shape("rate 8bit burst 1 limit 1")  # no packet is small enough to pass
+    assert job.end() == 80, job.screen()
+    (incident,) = (event["incident"] for event in job.events("IncidentOpened"))
+    verdict = incident["verdict"]
+    assert (verdict["verdict"], verdict["first_failing"]) == ("network_stall", [0, 1])
+    assert verdict["confidence"] == "proven"
+    assert "what was sent over TCP is not acknowledged, from rank " in verdict["cause"]
+    ends = [f"rank {1 - at} on node {1 - at} ({DATA}.{2 - at})" for at in (0, 1)]
+    assert any(end in verdict["cause"] for end in ends)
+
+
+def test_a_link_that_is_slow_is_waited_for(pair: Pair, nodes: Callable[[int], Nodes]) -> None:
+    job = nodes(500_000)
+    job.until_training()
+    pair.shape("rate 1mbit burst 16kb limit 64kb")  # two megabytes take sixteen seconds and more
+
+    def moving() -> bool:
+        looks = job.events("StallLooked")
+        return sum("data is moving" in look["why"] for look in looks) >= 3
+
+    job.until(moving)
+    pair.shape("rate 10gbit burst 10mb limit 10mb")
+    (job.folder / "stop").touch()
+    assert job.end() == 0, job.screen()
+    assert job.events("IncidentOpened") == []
