@@ -38,10 +38,10 @@ class Doubts:
         return sorted(found, key=lambda told: (told.doubt.step, told.doubt.at_ns))
 
     def clean_ns(self) -> int | None:
-        """Wall clock of the last check before the first doubt that was good; 0: there was none,
-        None: nothing is in doubt."""
-        grave = [told.doubt for told in self._all() if told.doubt.check != "norm"]
-        return min((doubt.clean_ns for doubt in grave), default=None)
+        """Wall clock of the last check before the first doubt that was good, or of that doubt where
+        there was none; None: nothing is in doubt."""
+        grave = [t.doubt for t in self._all() if t.doubt.settled and t.doubt.check != "norm"]
+        return min((doubt.clean_ns or doubt.at_ns for doubt in grave), default=None)
 
     def _all(self) -> Iterator[Told]:
         for known in self.by_rank.values():

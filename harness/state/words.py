@@ -187,6 +187,13 @@ class AttemptState:
     """Desyncs found by marks, each with (source, seq) of the record that shows it."""
 
     @property
+    def clean_ns(self) -> int | None:
+        """Wall clock of the last look at which no number was in doubt; None: none is."""
+        look = self.replicas.clean()
+        found = [self.doubts.clean_ns(), None if look is None else look.at_ns]
+        return min((at_ns for at_ns in found if at_ns is not None), default=None)
+
+    @property
     def step(self) -> int:
         """Steps completed by the rank that is furthest."""
         return max((rank.step for rank in self.ranks.values()), default=0)
@@ -332,8 +339,8 @@ class RunState:
     @property
     def clean_restore_point(self) -> CheckpointMark | None:
         """The newest of them from before the first difference between replicas was seen."""
-        clean = None if self.attempt is None else self.attempt.replicas.clean()
-        if clean is None:
+        clean_ns = None if self.attempt is None else self.attempt.clean_ns
+        if clean_ns is None:
             return None
-        whole = [m for m in self.checkpoints.values() if 0 < m.whole_ns <= clean.at_ns]
+        whole = [m for m in self.checkpoints.values() if 0 < m.whole_ns <= clean_ns]
         return max(whole, key=lambda mark: mark.step, default=None)
