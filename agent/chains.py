@@ -1,5 +1,5 @@
-"""Each rank's own shards, which nobody has a copy of: what a rank left at the end of a step it should
-find at the begin of the next.
+"""Each rank's own shards, which nobody has a copy of: what a rank left at the end of a step it
+should find at the begin of the next.
 """
 
 import time

@@ -148,7 +148,7 @@ def _not_finite(attempt: AttemptState, told: Sequence[Told]) -> list[Finding]:
 
 
 def _outliers(attempt: AttemptState, ranks: Sequence[int], step: int) -> str:
-    """What the norms of these ranks' gradients showed shortly before, and those of others did not."""
+    """What the norms of these ranks' gradients showed shortly before, and no others'."""
     near = [each for each in attempt.doubts.of("norm") if 0 <= step - each.doubt.step <= 2]
     loud = {each.rank for each in near}
     if not loud or not loud <= set(ranks):

@@ -6,7 +6,6 @@ from harness.state.replicas import Ref
 from harness.state.suspecting import suspect
 from harness.state.words import AttemptState
 
-
 Event = e.DigestsRead | e.DigestsTold | e.DoubtRaised | e.CheckpointCertified
 
 

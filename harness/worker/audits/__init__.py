@@ -1,1 +1,1 @@
-"""Checks of a rank's own numbers, for what the digests of replicas cannot show: see docs/masked.md."""
+"""Checks of a rank's own numbers, for what digests of replicas cannot show: docs/masked.md."""

@@ -1,5 +1,5 @@
-"""The checks of this process's own numbers: told of optimizer steps, backward passes, recomputations
-and forwards of wrapped models.
+"""The checks of this process's own numbers: told of optimizer steps, gradients,
+recomputations and forwards of wrapped models.
 
 No method raises, none calls a collective, and all are silent in forked children.
 """

@@ -88,7 +88,7 @@ class LocalGradients:
         torch = sys.modules["torch"]
         if gradient is None or gradient.layout is not torch.strided or gradient.is_meta:
             return
-        began = time.perf_counter()
+        began = time.thread_time()
         with unseen():
             gradient = local(gradient)
             narrow = gradient.dtype in (torch.float16, torch.bfloat16)
@@ -97,7 +97,7 @@ class LocalGradients:
                 self._saw(place, float(norm), gradient)
             else:
                 self._pending.append((place, norm.float()))
-        self._cost += time.perf_counter() - began
+        self._cost += time.thread_time() - began
 
     def _saw(self, place: int, norm: float, gradient: Any = None) -> None:
         """`gradient` is None when it is gone by now."""
@@ -151,8 +151,8 @@ class LocalGradients:
         self._pace()
 
     def _ruined(self) -> bool:
-        """Whether numbers that are not finite went into a parameter. A shard of it is not the whole:
-        what is not seen in this one is in another's."""
+        """Whether numbers that are not finite went into a parameter. A shard is not the whole of
+        it: what is not seen in this one is in another's."""
         torch = sys.modules["torch"]
         with unseen():
             return any(

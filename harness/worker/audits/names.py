@@ -27,7 +27,7 @@ def name_of(module: Any) -> str:
     for outer in _outermost():
         with contextlib.suppress(Exception):
             for name, each in outer.named_modules():
-                if each is module and name:
+                if each is module and name and plain(name) != "module":
                     return plain(name)
     return type(module).__name__
 

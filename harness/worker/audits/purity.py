@@ -1,5 +1,4 @@
-"""Whether a model may be computed once more without anybody noticing, and how nothing is left of it."""
-
+"""Whether a model may be computed once more without anybody noticing, and how nothing is left."""
 import contextlib
 import random
 import sys

@@ -100,7 +100,7 @@ class Replays:
             or not ddp.module.training
         ):
             return
-        began = time.perf_counter()
+        began = time.thread_time()
         self.why_not = purity.why_not(ddp.module)
         if self.why_not:
             return
@@ -124,14 +124,14 @@ class Replays:
                 "conditions": batch.conditions,
             }
         )
-        self._cost = time.perf_counter() - began
+        self._cost = time.thread_time() - began
 
     def computed(self, output: Any) -> None:
         """The outputs are there; their gradients come with the backward pass."""
         batch = self._batch
         if batch is None or batch.handles or batch.writer is None:
             return
-        began = time.perf_counter()
+        began = time.thread_time()
         if self._operations() != batch.operations:
             self.why_not = "its forward talks to other ranks"
             self._drop(valid=False)
@@ -141,15 +141,15 @@ class Replays:
                 batch.handles.append(tensor.register_hook(self._hook(self._output, batch, at)))
         for at, parameter in enumerate(batch.parameters):
             batch.handles.append(parameter.register_hook(self._hook(self._gradient, batch, at)))
-        self._cost += time.perf_counter() - began
+        self._cost += time.thread_time() - began
 
     def _hook(
         self, look: Callable[[_Batch, int, Any], None], batch: _Batch, at: int
     ) -> Callable[[Any], None]:
         def arrived(gradient: Any) -> None:
-            began = time.perf_counter()
+            began = time.thread_time()
             self._guard(look, batch, at, gradient)
-            self._cost += time.perf_counter() - began
+            self._cost += time.thread_time() - began
 
         return arrived
 
@@ -175,7 +175,7 @@ class Replays:
 
     def stepping(self) -> None:
         """All gradients are reduced, and the parameters are still those that they are of."""
-        batch, began = self._batch, time.perf_counter()
+        batch, began = self._batch, time.thread_time()
         if batch is None:
             return
         whole = batch.valid and bool(batch.arrived) and bool(batch.seen)
@@ -189,7 +189,7 @@ class Replays:
         if found is not None:
             self._compare(ddp, batch, peer, len(ring), *found)
         assert self._pace is not None
-        cost = self._cost + time.perf_counter() - began
+        cost = self._cost + time.thread_time() - began
         self._pace.looked(batch.number, cost if self.looks > 1 else 0.0)
 
     def stepped(self) -> None:
