@@ -56,16 +56,17 @@ class Trained:
             lambda **doubt: told.append(doubt), call, lambda: self.step, share=1e9
         )
         self.watching.attach(named_parameters(list(self.net.parameters())))
-        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.01)
 
     def train(self, *, spoil: float = 1.0, use: bool = True) -> None:
-        self.optimizer.zero_grad()
+        self.net.zero_grad()
         out = self.net(torch.ones(4, 8))
         out.register_hook(lambda gradient: gradient * spoil)
         out.square().mean().backward()
         if use:
             self.watching.stepping()
-            self.optimizer.step()
+            with torch.no_grad():
+                for parameter in self.net.parameters():
+                    parameter -= 0.01 * (parameter.grad if parameter.grad is not None else 0)
             self.step += 1
             self.watching.stepped()
 
