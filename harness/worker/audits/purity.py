@@ -1,4 +1,5 @@
 """Whether a model may be computed once more without anybody noticing, and how nothing is left."""
+
 import contextlib
 import random
 import sys
@@ -13,6 +14,7 @@ _SPEAKS = frozenset(
     }
 )  # fmt: skip
 """Names in a forward that does more than compute."""
+_MOST_NODES = 200_000
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -88,6 +90,37 @@ def set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"])
+
+
+def nests(outputs: list[Any]) -> bool:
+    """Whether the backward pass of these has another one within, as that of a reentrant checkpoint,
+    which writes to the parameters' gradients whoever asks."""
+    torch = sys.modules["torch"]
+    open_nodes = [each.grad_fn for each in outputs if each.grad_fn is not None]
+    known = set(open_nodes)
+    base = torch.autograd.function.BackwardCFunction
+    while open_nodes and len(known) < _MOST_NODES:
+        node = open_nodes.pop()
+        if isinstance(node, base) and "Checkpoint" in type(node).__name__:
+            return True
+        for further, _ in node.next_functions:
+            if further is not None and further not in known:
+                known.add(further)
+                open_nodes.append(further)
+    return bool(open_nodes)
+
+
+@contextlib.contextmanager
+def gradients_aside(parameters: list[Any]) -> Iterator[None]:
+    """Within, the parameters have no gradients; afterwards those that they had."""
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
 
 
 @contextlib.contextmanager

@@ -136,7 +136,12 @@ class Replays:
             self.why_not = "its forward talks to other ranks"
             self._drop(valid=False)
             return
-        for at, tensor in enumerate(tensors_in(output)):
+        outputs = tensors_in(output)
+        if purity.nests(outputs):
+            self.why_not = "a backward pass of its own is within its backward pass"
+            self._drop(valid=False)
+            return
+        for at, tensor in enumerate(outputs):
             if tensor.requires_grad:
                 batch.handles.append(tensor.register_hook(self._hook(self._output, batch, at)))
         for at, parameter in enumerate(batch.parameters):
@@ -215,6 +220,8 @@ class Replays:
             return
         compute = functools.partial(self._compute, ddp.module, batch, content)
         ours = compute()
+        if self.why_not:
+            return
         self.looks += 1
         if ours == theirs:
             self._failed, self._clean_ns = 0, time.time_ns()
@@ -251,7 +258,10 @@ class Replays:
                 gradient.to(tensor.device)
                 for gradient, tensor in zip(content["gradients"].values(), used, strict=True)
             ]
-            found = torch.autograd.grad(used, batch.parameters, given, allow_unused=True)
+            with purity.gradients_aside(batch.parameters):
+                found = torch.autograd.grad(used, batch.parameters, given, allow_unused=True)
+                if any(parameter.grad is not None for parameter in batch.parameters):
+                    self.why_not = "a backward pass of its own is within its backward pass"
             return [
                 None if each is None else int(self._fingerprints.of(each)) & 0xFFFFFFFFFFFFFFFF
                 for each in found

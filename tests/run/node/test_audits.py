@@ -73,6 +73,9 @@ SETUP = """
                         out.register_hook(lambda g: g * float("nan"))
                     out.float().square().mean().backward()
             optimizer.step()
+        seen = [p.double().sum().item() for p in model.parameters()]
+        print("SEEN", seen, torch.rand(2).tolist(), random.random(), model.module.norm.running_mean,
+              [len(p.grad.shape) for p in model.parameters()])
     def shards(flip=None, nan=None, everywhere=False, moment=False):
         from torch.distributed.fsdp import fully_shard
         torch.manual_seed(0)
@@ -174,6 +177,30 @@ def test_a_program_that_computes_otherwise_each_time_is_no_device(audited: Any) 
     noisy = "Block.forward = lambda self, x: self.second(self.first(x)) * random.random(); "
     found = run(audited, f"{noisy}CKPT = True; ddp()", ranks=2)
     assert [known[:2] for known in found] == [("nondeterminism", (0, 1))]
+
+
+CALLED = """
+    import json
+    found = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))["entries"]
+    print("SEEN", [[x["profiling_name"], x["collective_seq_id"], x["input_sizes"]] for x in found])
+"""
+SAME = (
+    "random.seed(3); ddp(8, accumulate=2); CKPT = True; ddp(8, autocast=True); REENTRANT = True;"
+    " ddp(8); shards()"
+)
+
+
+@pytest.mark.slow
+def test_a_program_is_the_same_with_and_without(audited: Any, new_node: Any) -> None:
+    """Parameters, random numbers, buffers, and the collectives in the flight record."""
+    seen = []
+    for node in (audited, new_node(policy=Policy(audit_share=0))):
+        node.launch(SETUP + "\n    " + SAME + CALLED, ranks=2)
+        assert {event.exit_code for event in node.finish(2).values()} == {0}, node.log(0)
+        assert not node.of(e.DoubtRaised)
+        seen.append([x for x in node.log(1).splitlines() if "SEEN" in x])
+    assert len(seen[0]) == 4
+    assert seen[0] == seen[1]
 
 
 CLEAN = {
