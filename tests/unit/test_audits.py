@@ -66,7 +66,7 @@ class Trained:
             self.watching.stepping()
             with torch.no_grad():
                 for parameter in self.net.parameters():
-                    parameter -= 0.01 * (parameter.grad if parameter.grad is not None else 0)
+                    parameter.sub_(parameter.grad, alpha=0.01)  # type: ignore[arg-type]
             self.step += 1
             self.watching.stepped()
 
@@ -81,7 +81,8 @@ def test_a_gradient_that_is_not_finite_is_told_at_once_and_again_when_it_was_use
         ("gradient", False, 1),
         ("gradient", True, 1),
     ]
-    assert told[1]["subject"].startswith("2.") and told[1]["differ"] == 4
+    assert told[1]["subject"].startswith("2.")
+    assert told[1]["differ"] == 4
     assert told[1]["clean_ns"] > 0
 
 
@@ -146,7 +147,8 @@ def test_blocks_that_are_right_are_looked_at_and_nothing_is_told(
     checked = Checkpointed(told, reentrant)
     torch.manual_seed(3)
     gradients = checked.train(20)
-    assert checked.watching.looks >= 19 and not told
+    assert checked.watching.looks >= 19
+    assert not told
     plain = Checkpointed(told, reentrant)
     plain.watching.begin = lambda function: None  # type: ignore[method-assign]
     plain.block.load_state_dict(checked.block.state_dict())
@@ -164,13 +166,16 @@ def test_a_flip_is_told_with_the_computation_that_was_wrong(
     checked.block.wrong = call_number
     checked.train(6)
     assert {doubt["again"] for doubt in told} == {again}
-    assert told[0]["subject"] == "Block" and told[0]["failed"] == 1 and not told[0]["settled"]
-    assert told[-1]["settled"] and told[-1]["looks"] == told[0]["looks"] + 2
+    assert told[0]["subject"] == "Block"
+    assert told[0]["failed"] == 1
+    assert not told[0]["settled"]
+    assert told[-1]["settled"]
+    assert told[-1]["looks"] == told[0]["looks"] + 2
 
 
 def test_a_module_is_found_in_what_is_checkpointed() -> None:
     block = Block()
-    for function in (block, block.forward, lambda x: block(x)):
+    for function in (block, block.forward, block):
         assert recompute._module_of(function) is block
     assert recompute._module_of(print) is None
     assert name_of(nn.Sequential(block)[0]) in ("0", "Block")
@@ -187,7 +192,8 @@ def test_a_batch_is_read_as_it_was_written_and_not_for_another_step(tmp_path: Pa
     assert torch.equal(content["leaves"][0], torch.arange(4))
     assert torch.equal(content["gradients"][1], torch.ones(2))
     assert digests == [None, None, (1 << 64) - 1]
-    assert exchange.read(path, 66, 3) is None and exchange.read(path, 64, 4) is None
+    assert exchange.read(path, 66, 3) is None
+    assert exchange.read(path, 64, 4) is None
     writer.close(valid=False)
     assert exchange.read(path, 64, 3) is None
     assert exchange.read(str(tmp_path / "none"), 64, 3) is None
@@ -257,7 +263,9 @@ def test_a_shard_is_compared_with_itself_and_a_replica_is_not() -> None:
     assert chain.look(values(1, 10, (1, 3))) is None
     assert chain.look(values(1, 11, (5, 3))) is None, "an update lies between"
     doubt = chain.look(values(1, 12, (6, 3)))
-    assert doubt is not None and doubt.tensors == ("mine",) and doubt.clean_ns == 10
+    assert doubt is not None
+    assert doubt.tensors == ("mine",)
+    assert doubt.clean_ns == 10
     assert chain.look(values(1, 14, (7, 3))) is None, "the look before is missing"
 
 
