@@ -11,8 +11,13 @@ from harness.topology import ranks_name
 
 
 def find(attempt: AttemptState) -> list[Finding]:
-    """The first such place of each group."""
-    return [_finding(attempt, *seen) for seen in attempt.arrivals.differing.values()]
+    """The first such place of each group, once all have gone on from it: while they are held there,
+    what they do tells more than what they called."""
+    return [
+        _finding(attempt, group, seq, calls)
+        for group, seq, calls in attempt.arrivals.differing.values()
+        if group.last is not None and group.last.seq > seq
+    ]
 
 
 def _finding(

@@ -6,18 +6,21 @@ from harness.sightings import RankArrivals
 from tests.replay.world import START_NS, World
 
 
-def reported(*calls: str) -> World:
-    """Each rank called its own of `calls` as the sixth collective of the group of all ranks."""
+def reported(*calls: str, go_on: bool = True) -> World:
+    """Each rank called its own of `calls` as the sixth collective of the group of all ranks, and
+    all called the same as the seventh if they `go_on`."""
     world = World(nproc=len(calls)).start()
     members = tuple(range(len(calls)))
     world.say(e.GroupCreated(rank=0, pg="0", pg_desc="default_pg", ranks=members), 0)
     world.say(
         e.ArrivalsRead(
-            node_rank=0, base_ns=START_NS, groups=("0",), ops=("all_reduce",), calls=calls,
+            node_rank=0, base_ns=START_NS, groups=("0",), ops=("all_reduce",),
+            calls=(*calls, "barrier"),
             ranks=tuple(
                 RankArrivals(
-                    rank=rank, records=(5,), groups=(0,), seqs=(6,), entered_us=(rank,),
-                    calls=(rank,),
+                    rank=rank, records=(5, 6)[: 1 + go_on], groups=(0, 0)[: 1 + go_on],
+                    seqs=(6, 7)[: 1 + go_on], entered_us=(rank, 10 + rank)[: 1 + go_on],
+                    calls=(rank, len(calls))[: 1 + go_on],
                 )
                 for rank in members
             ),
@@ -52,6 +55,11 @@ def test_two_sides_are_both_listed() -> None:
     found = incident(reported("all_reduce 8 float", "all_reduce 9 float"))
     assert found is not None
     assert found.verdict.first_failing == (0, 1)
+
+
+def test_ranks_that_are_held_there_are_left_to_a_look() -> None:
+    calls = ("broadcast 8 float", "barrier", "barrier")
+    assert incident(reported(*calls, go_on=False)) is None
 
 
 def test_equal_calls_say_nothing() -> None:
