@@ -17,6 +17,8 @@ from harness.topology import ranks_name
 
 ASK_SECONDS = 2.0
 """Longest wait for the digests of single tensors."""
+_LASTS_SECONDS = 1.0
+"""How long ranks that were never equal must go on so before the run is stopped for it."""
 _FEW_SHARE = 0.1
 """Of the tensors of a part: as many as a fault of a device may have damaged."""
 _MODEL_AXIS = ("tp", "tensor", "model", "cp", "sp")
@@ -61,6 +63,10 @@ def _order(known: Suspicion) -> tuple[int, int, int]:
 
 
 def _ready(attempt: AttemptState, known: Suspicion) -> bool:
+    if known.kind == "apart" and len(attempt.gone) < attempt.world_size:
+        last = known.track.last
+        if last is None or last.at_ns - known.at.at_ns < _LASTS_SECONDS * 1e9:
+            return False  # a run that fails otherwise meanwhile fails of that
     if known.track.single or known.kind in ("axis", "alike"):
         return True
     if len(attempt.gone) == attempt.world_size:

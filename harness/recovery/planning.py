@@ -10,7 +10,7 @@ from harness.diagnosis.signature import Signature
 from harness.diagnosis.watched_files import WATCHED, to_set_aside
 from harness.errors import ExitCode
 from harness.goodput import lost_steps
-from harness.incidents import Finding, Incident, Verdict
+from harness.incidents import FAMILY_OF, Finding, Incident, Verdict
 from harness.recovery.ending import (
     STORE_NODE,
     Decision,
@@ -135,7 +135,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
     if len(attempt.gone) == attempt.world_size:
         if now_ns < answered_by_ns(attempt, reachable):
             return []
-        return _standing(state, attempt, now_ns) or _finish(state, attempt)
+        return _standing(state, attempt, now_ns, ("numeric",)) or _finish(state, attempt)
     return (
         _standing(state, attempt, now_ns)
         or certify(state, attempt, reachable)
@@ -150,14 +150,19 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
     )
 
 
-def _standing(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
-    """An incident for what is wrong although the run goes on, each kind and ranks once."""
+def _standing(
+    state: RunState, attempt: AttemptState, now_ns: int, families: tuple[str, ...] = ()
+) -> list[Decision]:
+    """An incident for what is wrong although the run goes on, each kind and ranks once; of these
+    `families` only, where some are given."""
     told = {
         (incident.verdict.verdict, incident.verdict.first_failing, _which(incident.verdict))
         for incident in state.incidents
         if incident.verdict.attempt == attempt.index
     }
     for finding in standing(state):
+        if families and FAMILY_OF[finding.verdict] not in families:
+            continue
         if (finding.verdict, finding.ranks, _which(finding)) not in told:
             verdict = standing_verdict(state, finding)
             incident = incident_of(state, verdict, next_id(state), now_ns)

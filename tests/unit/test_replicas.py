@@ -49,7 +49,7 @@ class Ranks:
         self, count: int, values: Mapping[int, int], *, number: int = 1, ahead: int | None = None
     ) -> None:
         """`values` by rank; rank `ahead` has called one collective more by then."""
-        self.at_ns += 1
+        self.at_ns += 400_000_000
         rows = tuple(
             DigestRow(
                 part=number, count=count, value=value, ranks=(rank,), step=count // 2,
@@ -146,14 +146,16 @@ def test_all_ranks_change_their_parameters_between_steps() -> None:
 def test_never_equal() -> None:
     ranks = Ranks(part())
     for count in range(2, 5):
+        assert ranks.said() == []
         ranks.look(count, {rank: rank + 10 * count for rank in range(WORLD)})
+    ranks.look(5, {rank: rank + 50 for rank in range(WORLD)})
     ranks.differ(40, odd=0)
     assert ranks.said() == [("replica_divergence", (0, 1, 2, 3), "proven")]
 
 
 def test_over_a_model_axis() -> None:
     ranks = Ranks(variable(1, site="parameters", how="dtensor", axis="tp", members=(0, 1)))
-    for count in range(2, 5):
+    for count in range(2, 6):
         ranks.look(count, {0: count, 1: -count})
     assert ranks.said() == [("tp_replicated_param_divergence", (0, 1), "proven")]
 

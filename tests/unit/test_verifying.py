@@ -1,0 +1,121 @@
+"""What the controller does with digests: asks for names, certifies checkpoints, sets them aside."""
+
+from collections.abc import Mapping
+
+from harness import events as e
+from harness import orders as o
+from harness.sightings import DigestPart, DigestRow, TensorDigests
+from harness.topology import runs_of
+from tests.replay.world import World
+
+PART = DigestPart(
+    part=1, site="parameters", how="ddp", name="a … b", tensors=2, ranks=(0, 1, 2, 3),
+    members=runs_of(range(4)),
+)  # fmt: skip
+
+
+def started() -> World:
+    world = World(nnodes=2, nproc=2).start()
+    world.say(e.DigestsRead(node_rank=0, rows=(), parts=(PART,)), 0)
+    return world
+
+
+def look(world: World, step: int, values: Mapping[int, int]) -> None:
+    """Both nodes tell their ranks' digests after `step`."""
+    world.step(step)
+    for node in (0, 1):
+        rows = tuple(
+            DigestRow(
+                part=1, count=2 * step + 1, value=values[rank], ranks=(rank,), step=step,
+                at_ns=world.now_ns, progress=step,
+            )
+            for rank in (2 * node, 2 * node + 1)
+        )  # fmt: skip
+        world.say(e.DigestsRead(node_rank=node, rows=rows), node)
+
+
+def alike(step: int) -> dict[int, int]:
+    return dict.fromkeys(range(4), step)
+
+
+def given(world: World, kind: type[o.Order]) -> list[tuple[int, o.Order]]:
+    events = [r.event for r in world.records if isinstance(r.event, e.OrderGiven)]
+    return [(event.node_rank, event.order) for event in events if isinstance(event.order, kind)]
+
+
+def test_a_checkpoint_is_certified_once_its_step_was_seen_to_be_equal() -> None:
+    world = started()
+    look(world, 1, alike(1))
+    world.step(2)
+    world.save(2)
+    assert given(world, o.CertifyCheckpoint) == []
+    look(world, 3, alike(3))
+    order = o.CertifyCheckpoint(step=2, path="ck/2", by="replica digests")
+    assert given(world, o.CertifyCheckpoint) == [(0, order)]
+
+
+def corrupted() -> World:
+    """Equal up to step 4, rank 3 other since step 5; checkpoints of steps 4, which was certified,
+    and 6."""
+    world = started()
+    for step in range(1, 5):
+        look(world, step, alike(step))
+    world.save(3)
+    world.say(e.CheckpointCertified(node_rank=0, step=3, path="ck/3"), 0)
+    look(world, 5, {0: 5, 1: 5, 2: 5, 3: 99})
+    world.save(5)
+    look(world, 6, {0: 6, 1: 6, 2: 6, 3: 98})
+    return world
+
+
+def test_nothing_is_certified_or_judged_until_the_tensors_are_known() -> None:
+    world = corrupted()
+    ask = o.TellDigests(attempt=0, part=1, count=11)
+    assert given(world, o.TellDigests) == [(0, ask), (1, ask)]
+    assert [order.path for _, order in given(world, o.CertifyCheckpoint)] == ["ck/3"]
+    assert world.state.incidents == []
+
+
+def tell(world: World, node: int, values: Mapping[int, tuple[int, int]]) -> None:
+    ranks = tuple(TensorDigests(ranks=(rank,), values=value) for rank, value in values.items())
+    told = e.DigestsTold(node_rank=node, attempt=0, part=1, count=11, names=("a", "b"), ranks=ranks)
+    world.say(told, node)
+
+
+def test_a_rollback_sets_aside_what_was_saved_since() -> None:
+    world = corrupted()
+    tell(world, 0, {0: (7, 8), 1: (7, 8)})
+    tell(world, 1, {2: (7, 8), 3: (7, 9)})
+    (incident,) = world.state.incidents
+    verdict = incident.verdict
+    assert (verdict.verdict, verdict.first_failing) == ("silent_data_corruption", (3,))
+    assert verdict.innocent == (0, 1, 2)
+    assert "parameter b " in verdict.cause
+    assert incident.action == "rollback"
+    assert "certified checkpoint of step 3" in incident.action_reason
+    world.obey(o.StopWorkers, o.Notify)
+    ((node, order),) = given(world, o.SetAside)
+    assert (node, order.paths) == (0, ("ck/5",))
+    moved = e.FilesSetAside(node_rank=0, attempt=0, moved=("ck/5.set-aside",))
+    world.say(moved, 0)
+    world.obey()
+    assert len(world.state.attempts) == 2
+    point = world.state.newest_restore_point
+    assert point is not None
+    assert point.step == 3
+
+
+def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
+    world = corrupted()
+    for step in range(7, 40):
+        world.step(step)
+    (incident,) = world.state.incidents
+    assert incident.verdict.first_failing == (3,)
+
+
+def test_a_controller_that_comes_back_comes_to_the_same() -> None:
+    world = corrupted()
+    again = World.resumed(world, len(world.records))
+    tell(again, 0, {0: (7, 8), 1: (7, 8)})
+    tell(again, 1, {2: (7, 8), 3: (7, 9)})
+    assert again.state.incidents[0].verdict.first_failing == (3,)
