@@ -17,10 +17,12 @@ from typing import Any
 from harness import checkpointdir
 from harness import events as e
 from harness import orders as o
+from harness.agent.chains import Chain
 from harness.agent.workers import Worker
 from harness.sightings import DigestPart, DigestRow, TensorDigests
 from harness.topology import runs_of
 from harness.worker.digestlog import Values
+from harness.worker.digests.books import AT_REST
 
 _PAUSE_SECONDS = 0.2
 _MOST_ROWS = 4096
@@ -48,6 +50,7 @@ class _Rank:
         self.plans: dict[int, list[_Part]] = {}
         self.names: dict[int, list[str]] = {}
         self.kept: deque[Values] = deque()
+        self.chain = Chain()
         self.size = 0
 
     def keep(self, values: Values) -> None:
@@ -119,8 +122,12 @@ class Digests:
             if not isinstance(one, Values):
                 number = int(one["plan"])
                 known.plans[number] = parts_of(one, worker.rank)
+                known.chain.plan(one)
                 known.names[number] = [tensor[0] for tensor in one["tensors"]]
                 continue
+            doubt = known.chain.look(one)
+            if doubt is not None:
+                self._report(self._attempt, e.DoubtRaised(rank=worker.rank, doubt=doubt))
             known.keep(one)
             for part in known.plans.get(one.plan, ()):
                 digests = [one.digests[place] for place in part.places]
@@ -178,6 +185,8 @@ def certified(order: o.CertifyCheckpoint, node_rank: int) -> e.CheckpointCertifi
 
 def parts_of(plan: dict[str, Any], rank: int) -> list[_Part]:
     """The parts of a plan as its rank wrote it: tensors by who should have them in common."""
+    if plan["site"] == AT_REST:
+        return []  # of the rank alone
     groups = [(how, axis, tuple(members)) for how, axis, members in plan["groups"]]
     by_group: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
     alone: list[tuple[int, tuple[str, str, tuple[int, ...]]]] = []

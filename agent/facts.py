@@ -22,6 +22,7 @@ _FACTS: dict[str, Any] = {
         e.CheckpointLoaded,
         e.CheckpointFailed,
         e.FactsLost,
+        e.DoubtRaised,
     )
 }
 

@@ -79,6 +79,8 @@ class Launcher:
                 memory=-1 if memory is None else memory,
                 restore_attempt=plan.restore_attempt,
                 restore_step=plan.restore_step,
+                audit_share=self._job.policy.audit_share,
+                replays=self._job.policy.replays,
             )
             if zygote is not None:
                 request = {

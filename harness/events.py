@@ -21,6 +21,7 @@ from harness.observations import CheckpointCertified as CheckpointCertified
 from harness.observations import CheckpointFlaw as CheckpointFlaw
 from harness.observations import DigestsRead as DigestsRead
 from harness.observations import DigestsTold as DigestsTold
+from harness.observations import DoubtRaised as DoubtRaised
 from harness.observations import EvidenceComplete as EvidenceComplete
 from harness.observations import EvidenceTaken as EvidenceTaken
 from harness.observations import MarksDiffer as MarksDiffer
@@ -451,6 +452,7 @@ Event = (
     | MarksSampled
     | DigestsRead
     | DigestsTold
+    | DoubtRaised
     | CheckpointCertified
     | StallLooked
     | OrderGiven

@@ -45,6 +45,7 @@ CATALOGUE: Mapping[str, tuple[str, ...]] = {
         "tp_replicated_param_divergence",
         "buffers_differ",
         "nonfinite",
+        "nondeterminism",
         "loss_spike",
         "unexpected_replication",
     ),

@@ -10,6 +10,7 @@ from harness.sightings import (
     ChildTaken,
     DigestPart,
     DigestRow,
+    Doubt,
     ExceptionInHand,
     Frame,
     MarkPlace,
@@ -173,6 +174,14 @@ class DigestsTold:
     count: int
     names: tuple[str, ...]
     ranks: tuple[TensorDigests, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtRaised:
+    """A rank has found a fault in its own numbers."""
+
+    rank: int
+    doubt: Doubt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

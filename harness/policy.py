@@ -53,6 +53,11 @@ class Policy:
     """Least steps between two digests of what ranks should have in common; each rank takes them
     more seldom where they would cost it more than `digest_share` of its time. 0: none."""
     digest_share: float = 0.01
+    audit_share: float = 0.003
+    """Of a rank's time, that each kind of check of its own numbers may take: gradients before they
+    are reduced, recomputed activations, micro-batches computed again. 0: none is made."""
+    replays: int = 256
+    """Least steps between two micro-batches that a neighbour computes again; 0: none are."""
     checkpoint_interval: float | None = None
     """Between two saves, told to the workers; 0: the script decides, None: what the ledger
     recommends when an attempt begins."""

@@ -97,6 +97,18 @@ POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
         0.0001,
         "share of a rank's time that digests may take",
     ),
+    "audit_share": (
+        "Advanced",
+        False,
+        0,
+        "share for checks of own numbers; 0: none",
+    ),
+    "replays": (
+        "Advanced",
+        False,
+        0,
+        "least steps between replays; 0: none",
+    ),
     "looks_apart": ("Advanced", False, 0.3, "seconds between two looks at a rank's progress"),
     "pulse_interval": ("Advanced", False, 0.01, "seconds between two reads of the pulse pages"),
 }

@@ -227,6 +227,7 @@ _WHAT = {
     "checkpoint_corrupt": "cannot read its checkpoint",
     "checkpoint_save_failed": "could not save a checkpoint",
     "checkpoint_step_mismatch": "went on from different steps",
+    "nondeterminism": "compute the same thing with another result",
     "silent_data_corruption": "has other bits than its replicas",
     "replica_divergence": "is no replica of the others",
     "tp_replicated_param_divergence": "hold another copy of what is not cut",

@@ -217,6 +217,46 @@ class TensorDigests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A check of a rank's own numbers that came out bad, see docs/masked.md.
+
+    `check`: gradient (not finite before it was reduced), norm (of a gradient, far above all
+    before), recompute (a checkpointed block gave other outputs when it was computed again), replay
+    (gradients of a micro-batch of `peer`, computed again, are others), at rest (the rank's own
+    shard changed between two steps), update (a slice of an update, computed again, is another).
+    """
+
+    check: str
+    subject: str
+    """The module, parameter or set of tensors."""
+    step: int
+    """Steps completed by then."""
+    at_ns: int
+    """Wall clock."""
+    clean_ns: int = 0
+    """Wall clock of the last check of this kind that was good; 0: there was none."""
+    count: int = 0
+    """Of the look; the same number is the same look on all ranks."""
+    looks: int = 1
+    """Checks of the subject so far, this one among them, of which `failed` came out bad."""
+    failed: int = 1
+    settled: bool = True
+    """False: it is being checked again, and there will be another word."""
+    peer: int = -1
+    ring: int = 0
+    """Ranks of which each computes a micro-batch of another."""
+    again: str = ""
+    """What a third computation agreed with: first, second, neither; empty where there was none."""
+    tensors: tuple[str, ...] = ()
+    """Some of those concerned, the first one first."""
+    differ: int = 0
+    """How many of them, of `total`."""
+    total: int = 0
+    shows: str = ""
+    """The numbers, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
     """What a rank's pulse page holds. `step` counts completed optimizer steps.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from harness.diagnosis import (
     checkpoint_files,
+    doubts,
     exception,
     exited_early,
     hidden,
@@ -42,10 +43,12 @@ def diagnose(state: RunState, now_ns: int) -> list[Finding]:
         return []
     special_findings, unexplained = special.find(scene.attempt, scene.endings.values())
     corrupt, unexplained = checkpoint_files.find_corrupt(scene.attempt, unexplained)
+    numeric = any(finding.verdict == "nonfinite" for finding in special_findings)
     torn_down, unexplained = teardown.find(scene, unexplained)
     return [
         *mismatch.find(scene),
         *node_lost.find(scene),
+        *(doubts.not_finite(scene.attempt) if numeric else []),
         *special_findings,
         *corrupt,
         *torn_down,

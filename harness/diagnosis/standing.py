@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from harness.diagnosis import (
     checkpoint_files,
+    doubts,
     group_clash,
     leaks,
     marks,
@@ -27,6 +28,7 @@ DETECTORS: tuple[Callable[[AttemptState], list[Finding]], ...] = (
     signatures.find,
     marks.find,
     replicas.find,
+    doubts.find,
     straggler.find,
     leaks.find,
     checkpoint_files.save_failed,

@@ -20,6 +20,7 @@ from harness.policy import Policy
 from harness.recovery.ending import STORE_NODE
 from harness.recovery.members import going_on_text, may_go_on
 from harness.state import RunState
+from harness.state.doubts import MASKED
 from harness.topology import ranks_text
 
 CODE_ERRORS = frozenset(
@@ -156,6 +157,8 @@ def _numeric(verdict: Verdict) -> Remedy | None:
     """None where the numbers were right before: then they can be had back."""
     what = Signature.parse(verdict.signature).what
     match verdict.verdict:
+        case "nondeterminism":
+            return _report("the program computes so on every device; training goes on")
         case "buffers_differ":
             return _report("each rank's statistics are right for its own data; training goes on")
         case "replica_divergence" | "unexpected_replication" if what == replicas.LEARNT_ONLY:
@@ -296,7 +299,7 @@ def _loaded_flawed(state: RunState) -> bool:
 def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
     """To a checkpoint before one that is bad, by giving that one another name."""
     paths = aside(state, verdict)
-    if verdict.verdict == "silent_data_corruption":
+    if verdict.verdict == "silent_data_corruption" or _masked(verdict):
         return Remedy(action="rollback", reason=_clean_text(state, paths))
     if not paths:
         return None
@@ -309,6 +312,11 @@ def _rollback(state: RunState, verdict: Verdict) -> Remedy | None:
         action="rollback",
         reason=f"{names} {why}; it gets the suffix {ASIDE_SUFFIX} and the one before it counts",
     )
+
+
+def _masked(verdict: Verdict) -> bool:
+    """Whether a rank's own check has found it: then it is known since when."""
+    return Signature.parse(verdict.signature).what == MASKED
 
 
 def _clean_text(state: RunState, paths: Mapping[str, int]) -> str:
@@ -333,17 +341,17 @@ def _tainted(state: RunState) -> dict[str, int]:
     """Checkpoints of this attempt that were saved after the last look at which all was well, by
     the node to tell."""
     attempt = state.attempt
-    clean = None if attempt is None else attempt.replicas.clean()
-    if attempt is None or clean is None:
+    clean_ns = None if attempt is None else attempt.clean_ns
+    if attempt is None or clean_ns is None:
         return {}
     lowest = attempt.ranks[min(attempt.ranks)].node_rank
     found = {
         mark.path: lowest
         for mark in state.checkpoints.values()
-        if mark.attempt == attempt.index and (not mark.whole_ns or mark.whole_ns > clean.at_ns)
+        if mark.attempt == attempt.index and (not mark.whole_ns or mark.whole_ns > clean_ns)
     }
     for path, (at_ns, rank) in attempt.replicas.saved_ns.items():
-        if at_ns > clean.at_ns:
+        if at_ns > clean_ns:
             found[path] = attempt.ranks[rank].node_rank
     return found
 
@@ -353,7 +361,7 @@ def aside(state: RunState, verdict: Verdict) -> dict[str, int]:
     attempt = state.attempt
     if attempt is None:
         return {}
-    if verdict.verdict == "silent_data_corruption":
+    if verdict.verdict == "silent_data_corruption" or _masked(verdict):
         return _tainted(state)
     found: dict[str, int] = {}
     for number in verdict.first_failing:

@@ -57,7 +57,7 @@ def certify(state: RunState, attempt: AttemptState, reachable: set[int]) -> list
     if not fresh or not reachable:
         return []
     verified = attempt.replicas.verified_step(attempt.ranks)
-    if verified is None:
+    if verified is None or attempt.clean_ns is not None:
         return []
     return [
         e.OrderGiven(

@@ -6,16 +6,18 @@ from harness.state.replicas import Ref
 from harness.state.suspecting import suspect
 from harness.state.words import AttemptState
 
+Event = e.DigestsRead | e.DigestsTold | e.DoubtRaised | e.CheckpointCertified
 
-def note(
-    attempt: AttemptState, ref: Ref, event: e.DigestsRead | e.DigestsTold | e.CheckpointCertified
-) -> None:
+
+def note(attempt: AttemptState, ref: Ref, event: Event) -> None:
     """What a node tells of its ranks' digests."""
     match event:
         case e.DigestsRead():
             _read(attempt, ref, event)
         case e.DigestsTold():
             _told(attempt, event)
+        case e.DoubtRaised():
+            attempt.doubts.add(event.rank, event.doubt, ref)
         case e.CheckpointCertified():
             if not event.why:
                 attempt.replicas.vouched.add(event.path)

@@ -101,7 +101,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             _stacks_taken(state, event)
         case e.MarksDiffer() | e.MarksSampled():
             _compared(state, stamp, event)
-        case e.DigestsRead() | e.DigestsTold() | e.CheckpointCertified():
+        case e.DigestsRead() | e.DigestsTold() | e.DoubtRaised() | e.CheckpointCertified():
             _compared(state, stamp, event)
         case e.EvidenceComplete():
             stalls.answered(state, event)
@@ -439,7 +439,7 @@ def _compared(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     ref = (stamp.source, stamp.seq)
     if isinstance(event, e.MarksDiffer | e.MarksSampled):
         sampling.note(attempt, ref, event)
-    elif isinstance(event, e.DigestsRead | e.DigestsTold | e.CheckpointCertified):
+    elif isinstance(event, e.DigestsRead | e.DigestsTold | e.DoubtRaised | e.CheckpointCertified):
         digesting.note(attempt, ref, event)
 
 

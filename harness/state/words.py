@@ -11,6 +11,7 @@ from harness.membership import Strike
 from harness.state.arrivals import Arrivals
 from harness.state.books import Books, Moments
 from harness.state.clocks import Clocks
+from harness.state.doubts import Doubts
 from harness.state.growth import Growth
 from harness.state.marking import Book
 from harness.state.replicas import Replicas
@@ -191,6 +192,8 @@ class AttemptState:
     """Marks of groups that span nodes, by name, role and size of the group."""
     replicas: Replicas = field(default_factory=Replicas)
     """Digests of what ranks should have in common."""
+    doubts: Doubts = field(default_factory=Doubts)
+    """What ranks have found wrong with their own numbers."""
     marks_differ: list[tuple[e.MarksDiffer, tuple[str, int]]] = field(default_factory=list)
     """Desyncs found by marks, each with (source, seq) of the record that shows it."""
 
@@ -198,6 +201,13 @@ class AttemptState:
     def resumed_from(self) -> str | None:
         """Where the state that it resumed from came from, the farthest of its ranks."""
         return next((s for s in ("disk", "neighbour", "memory") if s in self.sources), None)
+
+    @property
+    def clean_ns(self) -> int | None:
+        """Wall clock of the last look at which no number was in doubt; None: none is."""
+        look = self.replicas.clean()
+        found = [self.doubts.clean_ns(), None if look is None else look.at_ns]
+        return min((at_ns for at_ns in found if at_ns is not None), default=None)
 
     @property
     def step(self) -> int:
@@ -349,8 +359,8 @@ class RunState:
     @property
     def clean_restore_point(self) -> CheckpointMark | None:
         """The newest of them from before the first difference between replicas was seen."""
-        clean = None if self.attempt is None else self.attempt.replicas.clean()
-        if clean is None:
+        clean_ns = None if self.attempt is None else self.attempt.clean_ns
+        if clean_ns is None:
             return None
-        whole = [m for m in self.checkpoints.values() if 0 < m.whole_ns <= clean.at_ns]
+        whole = [m for m in self.checkpoints.values() if 0 < m.whole_ns <= clean_ns]
         return max(whole, key=lambda mark: mark.step, default=None)

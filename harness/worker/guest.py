@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.worker import layout, p2p
+from harness.worker.audits.auditor import Auditor, Means
 from harness.worker.digestlog import DigestWriter
 from harness.worker.digests.witness import Witness
 from harness.worker.inhand import InHand
@@ -56,6 +57,10 @@ class Assignment:
     restore_attempt: int = -1
     restore_step: int = -1
     """The generation in memory to go on from; -1: none."""
+    audit_share: float = 0.0
+    """Of the rank's time, that each kind of check of its own numbers may take; 0: none is made."""
+    replays: int = 0
+    """Least steps between two micro-batches that are computed again; 0: none are."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
@@ -74,6 +79,7 @@ class Guest:
         self.sites: SiteWriter | None = None
         self.marker: Marker | None = None
         self.witness: Witness | None = None
+        self.auditor: Auditor | None = None
         self._map_logs(assignment.pulse)
         self.memory: MemoryFile | None = None
         if assignment.memory >= 0:
@@ -113,6 +119,20 @@ class Guest:
                 failed=lambda why: self.link.say("HookFailed", module="digests", why=why),
             )
             self.sites.observer = self.witness.calling
+        if self.assignment.audit_share > 0 and self.assignment.world_size > 1:
+            self.auditor = Auditor(
+                Means(
+                    say=self.link.say,
+                    step=lambda: self.step,
+                    operations=self.recorder.operations,
+                    rank=self.assignment.rank,
+                    world_size=self.assignment.world_size,
+                    folder=os.path.dirname(self.assignment.server),
+                    attempt=self.assignment.attempt,
+                ),
+                share=self.assignment.audit_share,
+                replays=self.assignment.replays,
+            )
 
     def _progress(self) -> int:
         """Goes on by as much on all ranks that do the same."""

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.worker import files, marks, recorder, rendezvous, teardown
+from harness.worker.audits import auditor, places
 from harness.worker.digests import witness
 from harness.worker.guest import Guest, current
 
@@ -25,12 +26,11 @@ def install(guest: Guest) -> None:
     hooks: dict[str, Callable[[Any], None]] = {
         "torch.optim.optimizer": _optimizers_arrived,
         "torch.autograd": lambda module: marks.watch_backward(module, _marker),
-        "torch.nn.parallel.distributed": lambda module: marks.watch_forward(
-            module, "DistributedDataParallel", _marker
-        ),
+        "torch.nn.parallel.distributed": _ddp_arrived,
         "torch.distributed.fsdp.fully_sharded_data_parallel": lambda module: marks.watch_forward(
             module, "FullyShardedDataParallel", _marker
         ),
+        **places.hooks(_auditor),
         "torch.distributed.distributed_c10d": watch_groups,
         "torch.distributed.device_mesh": watch_meshes,
         "torch.distributed.rendezvous": rendezvous.separate_groups,
@@ -86,6 +86,17 @@ def _optimizers_arrived(module: Any) -> None:
     count_steps(module)
     marks.watch_steps(module, _marker)
     witness.watch_steps(module, _witness)
+    auditor.watch_steps(module, _auditor)
+
+
+def _ddp_arrived(module: Any) -> None:
+    marks.watch_forward(module, "DistributedDataParallel", _marker)
+    places.watch_ddp(module, _auditor)
+
+
+def _auditor() -> auditor.Auditor | None:
+    guest = current()
+    return None if guest is None else guest.auditor
 
 
 def _witness() -> witness.Witness | None:

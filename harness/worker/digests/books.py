@@ -16,6 +16,8 @@ from harness.worker.digests.layouts import Group
 PARAMETERS, GRADIENTS, STATE, BUFFERS, VARIABLES = (
     "parameters", "gradients", "optimizer state", "buffers", "variables",
 )  # fmt: skip
+AT_REST = "optimizer state at rest"
+"""Once more before the next step, for ranks that hold what nobody has a copy of."""
 _MOST_PENDING = 16
 _DRIFTS, _DRIFT = 1 << 20, 1 << 40
 """Room for a counter's drift, above what a rank counts of its own."""

@@ -10,7 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.worker.digests import layouts
-from harness.worker.digests.books import BUFFERS, GRADIENTS, PARAMETERS, STATE, Book, Entry, Teller
+from harness.worker.digests.books import (
+    AT_REST,
+    BUFFERS,
+    GRADIENTS,
+    PARAMETERS,
+    STATE,
+    Book,
+    Entry,
+    Teller,
+)
 from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group, Models
 from harness.worker.digests.pace import Pace
@@ -42,6 +51,7 @@ class Watched:
         self._parameters = Book(teller, PARAMETERS, number)
         self._gradients = Book(teller, GRADIENTS, number)
         self._states = [Book(teller, STATE, number * SLICES + at) for at in range(SLICES)]
+        self._resting = [Book(teller, AT_REST, number * SLICES + at) for at in range(SLICES)]
         self._buffers = Book(teller, BUFFERS, number)
         self._known: dict[int, Entry] = {}
         self._models = Models(())
@@ -66,6 +76,8 @@ class Watched:
         self._learn(parameters, with_gradient)
         if chained:
             self._look_at_parameters(parameters, 2 * count)
+            if self.count and self._alone:
+                self._look_at_state(optimizer, parameters, self._resting)
         if due:
             gradients = [p.grad for p in with_gradient]
             self._gradients.look(
@@ -82,7 +94,7 @@ class Watched:
         self._teller.flush()
         parameters = _parameters(optimizer)
         self._look_at_parameters(parameters, 2 * self.count + 1)
-        self._look_at_state(optimizer, parameters)
+        self._look_at_state(optimizer, parameters, self._states)
         self._look_at_buffers()
         cost = self._cost + time.thread_time() - began
         self._looks += 1
@@ -92,7 +104,15 @@ class Watched:
     def _look_at_parameters(self, parameters: Sequence[Any], count: int) -> None:
         self._parameters.look(parameters, parameters, lambda: self._entries(parameters), count)
 
-    def _look_at_state(self, optimizer: Any, parameters: Sequence[Any]) -> None:
+    @property
+    def _alone(self) -> bool:
+        """Whether this rank holds what nobody has a copy of: only itself can tell what changes."""
+        cut = any(group.how == "sharded" for each in self._known.values() for group in each.groups)
+        return cut or self._whole is not None
+
+    def _look_at_state(
+        self, optimizer: Any, parameters: Sequence[Any], books: Sequence[Book]
+    ) -> None:
         slices = min(SLICES, len(parameters))
         if not slices:
             return
@@ -119,7 +139,7 @@ class Watched:
 
         if named:
             owners = [parameter for parameter, _, _ in named]
-            self._states[at].look([value for _, _, value in named], owners, entries, self.count)
+            books[at].look([value for _, _, value in named], owners, entries, self.count)
 
     def _look_at_buffers(self) -> None:
         declared, modules = self._models.buffers(), self._models.outermost()
@@ -161,7 +181,7 @@ class Watched:
         known = self._describe(parameters, reduced)
         if known != self._known:
             self._known = known
-            for book in (self._parameters, self._gradients, *self._states):
+            for book in (self._parameters, self._gradients, *self._states, *self._resting):
                 book.renew()
 
     def _describe(

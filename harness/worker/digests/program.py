@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from harness.worker.digests.books import VARIABLES, Book, Entry, Teller, unseen
+from harness.worker.digests.books import VARIABLES, Book, Entry, Teller, local, unseen
 from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group
 from harness.worker.digests.pace import Pace
@@ -144,7 +144,9 @@ class Program:
 
 def _content(tensor: Any) -> str:
     """What is in it at first sight: equal constants make no replicas."""
-    flat = tensor.detach().reshape(-1)
+    flat = local(tensor).detach().reshape(-1)
+    if not flat.numel():
+        return "mixed"  # none of it is this rank's
     first = flat[0]
     if not bool((flat == first).all()):
         return "mixed"

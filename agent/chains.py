@@ -1,0 +1,87 @@
+"""Each rank's own shards, which nobody has a copy of: what a rank left at the end of a step it
+should find at the begin of the next.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from harness.sightings import Doubt
+from harness.worker.digestlog import Values
+from harness.worker.digests.books import AT_REST, PARAMETERS, STATE
+
+_MOST_TOLD = 8
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """`own` are positions of tensors that this rank alone has."""
+
+    site: str
+    number: int
+    names: tuple[str, ...]
+    own: tuple[int, ...]
+
+
+class Chain:
+    """Of one rank."""
+
+    def __init__(self) -> None:
+        self._plans: dict[int, _Plan] = {}
+        self._left: dict[tuple[str, int], Values] = {}
+        """By site and number: as it was at the end of a step."""
+        self._looks = 0
+        self._told = 0
+        self._clean_ns = 0
+
+    def plan(self, content: dict[str, Any]) -> None:
+        """As the rank wrote it."""
+        hows = [how for how, _, _ in content["groups"]]
+        own = [
+            at
+            for at, (_, _, _, mine, marks) in enumerate(content["tensors"])
+            if "cut" in marks or (mine and all(hows[group] == "sharded" for group in mine))
+        ]
+        self._plans[int(content["plan"])] = _Plan(
+            site=content["site"],
+            number=int(content["number"]),
+            names=tuple(tensor[0] for tensor in content["tensors"]),
+            own=tuple(own),
+        )
+
+    def look(self, values: Values) -> Doubt | None:
+        """What is wrong with the rank's own shards at this look."""
+        plan = self._plans.get(values.plan)
+        if plan is None or not plan.own:
+            return None
+        if plan.site == STATE or (plan.site == PARAMETERS and values.count % 2):
+            self._left[plan.site, plan.number] = values
+            return None
+        if plan.site not in (AT_REST, PARAMETERS):
+            return None
+        site = STATE if plan.site == AT_REST else PARAMETERS
+        left = self._left.get((site, plan.number))
+        follows = values.count - (plan.site == PARAMETERS)
+        if left is None or left.count != follows or len(left.digests) != len(values.digests):
+            return None
+        self._looks += 1
+        changed = [at for at in plan.own if left.digests[at] != values.digests[at]]
+        if not changed:
+            self._clean_ns = values.at_ns
+            return None
+        self._told += 1
+        if self._told > _MOST_TOLD:
+            return None
+        return Doubt(
+            check="at rest",
+            subject=site,
+            step=values.step,
+            at_ns=values.at_ns or time.time_ns(),
+            clean_ns=self._clean_ns,
+            count=values.count,
+            looks=self._looks,
+            tensors=tuple(plan.names[at] for at in changed[:_MOST_NAMED]),
+            differ=len(changed),
+            total=len(plan.own),
+        )
