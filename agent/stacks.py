@@ -112,7 +112,7 @@ class Taker:
         )
 
     async def _own(self, subject: Subject) -> Stack | None:
-        """A fiftieth of what a look from outside costs."""
+        """Costs far less than a look from outside, which starts a program."""
         if subject.ask is None or _state(subject.pid) in FROZEN:
             return None
         text = await subject.ask(self.left(_OWN_SECONDS))

@@ -28,9 +28,9 @@ import trained
 from harness import events, journal, processes
 
 HERE = Path(__file__).resolve().parent
-_STEPS, _EVERY, _RANKS = 400, 20, 2
+_STEPS, _EVERY, _RANKS = 180, 20, 2
 _FLAGS = f"--checkpoint-every {_EVERY} --steps {_STEPS}"
-_LONGEST_GAP, _LONGEST_DELAY = 3.0, 0.5
+_LONGEST_GAP, _LONGEST_DELAY = 2.0, 0.5
 _RUN_SECONDS = 600.0
 
 

@@ -78,7 +78,14 @@ def main() -> int:
         rows.append(line)
         good = good and equal
         print(line, file=sys.stderr, flush=True)
-    text = "\n".join(
+        if not options.no_results:  # what is known so far: the whole takes its time
+            (HERE / "results" / "resume.md").write_text(report(options, rows), encoding="utf-8")
+    print(report(options, rows))
+    return 0 if good else 1
+
+
+def report(options: argparse.Namespace, rows: list[str]) -> str:
+    return "\n".join(
         [
             "# Killed at every step, and the same in the end",
             "",
@@ -95,10 +102,6 @@ def main() -> int:
             "",
         ]
     )
-    if not options.no_results:
-        (HERE / "results" / "resume.md").write_text(text, encoding="utf-8")
-    print(text)
-    return 0 if good else 1
 
 
 if __name__ == "__main__":
