@@ -7,6 +7,7 @@ share allows, in turn.
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ class _Watched:
 
     def __init__(self, name: str, parameter: Any, sharded: bool) -> None:
         self.name = name
-        self.parameter = parameter
+        self.parameter = weakref.ref(parameter)
         self.sharded = sharded
         self.looks = 0
         self.most = 0.0
@@ -62,13 +63,19 @@ class LocalGradients:
     def attach(self, named: Sequence[tuple[str, Any]]) -> None:
         """Look at the gradients of these parameters from now on."""
         for name, parameter in named:
-            if id(parameter) in self._known or not parameter.is_leaf:
+            if self._place(parameter) is not None or not parameter.is_leaf:
                 continue
             sharded = hasattr(parameter, "_local_tensor")
             place = self._known[id(parameter)] = len(self._watched)
             self._watched.append(_Watched(name, parameter, sharded))
             if parameter.requires_grad and not sharded:
                 parameter.register_post_accumulate_grad_hook(self._hook(place))
+
+    def _place(self, parameter: Any) -> int | None:
+        """Its position; an id comes again when a parameter is gone."""
+        place = self._known.get(id(parameter))
+        known = place is not None and self._watched[place].parameter() is parameter
+        return place if known else None
 
     def _hook(self, place: int) -> Callable[[Any], None]:
         def arrived(parameter: Any) -> None:
@@ -80,7 +87,7 @@ class LocalGradients:
     def reducing(self, parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
         """FSDP is about to reduce and cut `gradients`, those of whole parameters."""
         for parameter, gradient in zip(parameters, gradients, strict=False):
-            place = self._known.get(id(parameter))
+            place = self._place(parameter)
             if place is not None and (not place or (place ^ self._turn) & self._mask == 0):
                 self._guard(self._look, place, gradient)
 
@@ -156,8 +163,9 @@ class LocalGradients:
         torch = sys.modules["torch"]
         with unseen():
             return any(
-                watched.sharded or not bool(torch.isfinite(local(watched.parameter)).all())
+                watched.sharded or not bool(torch.isfinite(local(parameter)).all())
                 for watched in (self._watched[place] for place in self._bad)
+                if (parameter := watched.parameter()) is not None
             )
 
     def _say(self, *, settled: bool) -> None:
