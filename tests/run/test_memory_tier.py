@@ -16,7 +16,9 @@ import pytest
 from tests.run.test_launcher import Launched, all_gone, free_port
 from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+PATIENCE = 200.0
+"""A run imports torch up to five times here."""
 
 TRAIN = """\
 import hashlib, json, os, signal, sys, time
@@ -78,6 +80,12 @@ def environ(folder: Path, name: str, **more: str) -> dict[str, str]:
     }
 
 
+def ending(run: Launched) -> tuple[int, list[str]]:
+    """Exit code and what Harness said."""
+    run.process.wait(PATIENCE)
+    return run.end()
+
+
 def results(run: Launched) -> list[dict[str, Any]]:
     found = [json.loads((run.pids / f"result{rank}").read_text()) for rank in (0, 1)]
     for rank in (0, 1):
@@ -93,7 +101,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
         folder, TRAIN, "--nproc-per-node", "2", zygote=True, python=True,
         environ=environ(folder, "ck"),
     )  # fmt: skip
-    code, lines = run.end()
+    code, lines = ending(run)
     assert code == 0, lines
     first, second = results(run)
     assert first == second
@@ -121,7 +129,7 @@ def test_a_killed_rank_costs_a_step_and_no_file_is_read(
         TRAIN, "--nproc-per-node", "2", zygote=True, python=True,
         environ=environ(tmp_path, "ck", DIES="1"),
     )  # fmt: skip
-    code, lines = run.end()
+    code, lines = ending(run)
     assert code == 0, lines
     for result in results(run):
         assert result["start"] in (11, 12)
@@ -164,9 +172,9 @@ def test_a_spare_goes_on_from_the_neighbours_copy(
     head.until((head.pids / "ready").exists, "rank 1 has its step 11 at the neighbour")
     head.until(lambda: len(head.events("AgentJoined")) == 3, "the spare is here")
     others = kill_rank_1s_node(head, nodes)
-    code, lines = head.end()
+    code, lines = ending(head)
     assert code == 0, lines
-    assert [node.end()[0] for node in others] == [0]
+    assert [ending(node)[0] for node in others] == [0]
     first, second = results(head)
     assert first["start"] in (11, 12)
     assert first == second
@@ -183,7 +191,7 @@ def test_a_smaller_world_takes_it_through_a_checkpoint(launch: Start, tmp_path: 
     head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
     other = launch(TRAIN, *meet, *JOIN, folder_of_run="b", python=True, environ=more)
     kill_rank_1s_node(head, [other])
-    code, lines = head.end()
+    code, lines = ending(head)
     assert code == 0, lines
     result = json.loads((head.pids / "result0").read_text())
     assert result["start"] in (11, 12)
@@ -198,7 +206,7 @@ def test_a_run_that_gives_up_leaves_what_was_in_memory_as_a_checkpoint(
         TRAIN, "--nproc-per-node", "2", "--max-restarts", "0", zygote=True, python=True,
         environ=environ(tmp_path, "ck", DIES="1", EVERY="5"),
     )  # fmt: skip
-    code, lines = lost.end()
+    code, lines = ending(lost)
     assert code == 1
     (told,) = (line for line in lines if "not certified" in line)
     step = int(told.split()[4])
@@ -211,7 +219,7 @@ def test_a_run_that_gives_up_leaves_what_was_in_memory_as_a_checkpoint(
         TRAIN, "--nproc-per-node", "2", folder_of_run="b", zygote=True, python=True,
         environ=environ(tmp_path, "ck"),
     )  # fmt: skip
-    assert again.end()[0] == 0
+    assert ending(again)[0] == 0
     for result in results(again):
         assert (result["start"], result["source"]) == (step, "disk")
         assert result["end"] == undisturbed
