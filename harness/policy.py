@@ -56,8 +56,9 @@ class Policy:
     audit_share: float = 0.003
     """Of a rank's time, that each kind of check of its own numbers may take: gradients before they
     are reduced, recomputed activations, micro-batches computed again. 0: none is made."""
-    replays: int = 256
-    """Least steps between two micro-batches that a neighbour computes again; 0: none are."""
+    replays: int = 0
+    """Least steps between two micro-batches that a neighbour computes again; 0: none are. It runs
+    the user's own forward once more, so it has to be asked for."""
     checkpoint_interval: float | None = None
     """Between two saves, told to the workers; 0: the script decides, None: what the ledger
     recommends when an attempt begins."""
