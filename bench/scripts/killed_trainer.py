@@ -9,6 +9,7 @@ HISTORY is a folder: each rank appends a line per step, with loss and gradient n
 """
 
 import json
+import math
 import os
 import signal
 import sys
@@ -25,20 +26,20 @@ def main() -> int:
     rank = int(os.environ["RANK"])
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     step, victim, share = plan[attempt] if attempt < len(plan) else (-1, -1, 0.0)
-    one_step, lasted = train.Trainer._one_step, 0.02
+    one_step, lasts = train.Trainer._one_step, [0.02]
 
     def noted(trainer: Any) -> train.Step:
-        nonlocal lasted
         began = time.monotonic()
         if rank == victim and trainer._step + 1 == step:
-            delay = threading.Timer(share * lasted, os.kill, (os.getpid(), signal.SIGKILL))
+            delay = threading.Timer(share * lasts[-1], os.kill, (os.getpid(), signal.SIGKILL))
             delay.daemon = True
             delay.start()
         done = one_step(trainer)
         line = f"{attempt} {done.step} {done.loss.hex()} {done.grad_norm.hex()}\n"
         with open(folder / str(rank), "a", encoding="ascii") as history:
             history.write(line)
-        lasted = time.monotonic() - began
+        # The first step of an attempt takes far longer than those to come.
+        lasts.append(min(time.monotonic() - began, lasts[0] if len(lasts) == 1 else math.inf))
         return done
 
     train.Trainer._one_step = noted  # type: ignore[method-assign]

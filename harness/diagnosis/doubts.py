@@ -28,10 +28,14 @@ def find(attempt: AttemptState) -> list[Finding]:
     told = attempt.doubts.of("gradient", "recompute", "replay", "at rest", "update")
     if not all(_ready(attempt, each) for each in told):
         return []
+    gradients = [each for each in told if each.doubt.check == "gradient"]
+    ruined = min((each.doubt.step for each in gradients), default=None)
+    # NaN is equal to nothing: where it has come to, no other comparison says anything.
+    sound = [each for each in told if ruined is None or each.doubt.step < ruined]
     found = [
-        *_at_rest(told),
-        *_recomputed(told),
-        *replays.find(attempt, [each for each in told if each.doubt.check == "replay"]),
+        *_at_rest(sound),
+        *_recomputed(sound),
+        *replays.find(attempt, [each for each in sound if each.doubt.check == "replay"]),
         *_not_finite(attempt, [each for each in told if each.doubt.settled]),
     ]
     return sorted(found, key=lambda finding: finding.onset_ns)[:1]
