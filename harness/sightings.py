@@ -223,7 +223,7 @@ class Doubt:
     `check`: gradient (not finite before it was reduced), norm (of a gradient, far above all
     before), recompute (a checkpointed block gave other outputs when it was computed again), replay
     (gradients of a micro-batch of `peer`, computed again, are others), at rest (the rank's own
-    shard changed between two steps), update (a slice of an update, computed again, is another).
+    shard changed between two steps).
     """
 
     check: str

@@ -7,10 +7,9 @@ is named; what several ranks find at the same thing is what a program does.
 from collections.abc import Sequence
 
 from harness.diagnosis import replays
-from harness.diagnosis.signature import Signature
-from harness.incidents import Confidence, EvidenceRef, Finding
+from harness.incidents import Confidence, Finding
 from harness.state import AttemptState
-from harness.state.doubts import MASKED, Told
+from harness.state.doubts import Told
 from harness.topology import ranks_name
 
 _PATIENCE_NS = 1_500_000_000
@@ -25,7 +24,7 @@ def find(attempt: AttemptState) -> list[Finding]:
     """The first fault that explains the others."""
     if not attempt.doubts.by_rank:
         return []
-    told = attempt.doubts.of("gradient", "recompute", "replay", "at rest", "update")
+    told = attempt.doubts.of("gradient", "recompute", "replay", "at rest")
     if not all(_ready(attempt, each) for each in told):
         return []
     gradients = [each for each in told if each.doubt.check == "gradient"]
@@ -58,7 +57,7 @@ def _ready(attempt: AttemptState, told: Told) -> bool:
 def _at_rest(told: Sequence[Told]) -> list[Finding]:
     """Shards that nobody has a copy of. What changes on several ranks, or in many tensors, the
     program has changed."""
-    found = [each for each in told if each.doubt.check in ("at rest", "update")]
+    found = [each for each in told if each.doubt.check == "at rest"]
     findings = []
     for one in found:
         doubt = one.doubt
@@ -67,21 +66,14 @@ def _at_rest(told: Sequence[Told]) -> list[Finding]:
         if len(others) > 1 or not few:
             continue
         what = f"{doubt.subject}: {', '.join(doubt.tensors)}"
-        if doubt.check == "at rest":
-            cause = (
-                f"rank {one.rank} holds other bits in its own {what} than it had left there at the"
-                f" end of step {doubt.step}"
-            )
-            reason = (
-                "nothing of the program writes there between two steps on any other rank; memory"
-                " changed by itself"
-            )
-        else:
-            cause = f"rank {one.rank} computed the update of {what} in step {doubt.step} wrongly"
-            reason = (
-                "the same update of a slice, from the same numbers, gave other bits on the same"
-                f" device right after; {doubt.shows}"
-            )
+        cause = (
+            f"rank {one.rank} holds other bits in its own {what} than it had left there at the"
+            f" end of step {doubt.step}"
+        )
+        reason = (
+            "nothing of the program writes there between two steps on any other rank; memory"
+            " changed by itself"
+        )
         findings.append(_finding("silent_data_corruption", one, (one.rank,), cause, reason))
     return findings
 
@@ -172,17 +164,5 @@ def _finding(
     confidence: Confidence = "proven",
 ) -> Finding:
     doubt = told.doubt
-    source, seq = told.ref
     shows = f"check {doubt.check} of {doubt.subject}, look {doubt.looks}: {doubt.failed} bad"
-    return Finding(
-        verdict=verdict,
-        ranks=ranks,
-        cause=cause,
-        reason=reason,
-        confidence=confidence,
-        onset_ns=doubt.at_ns,
-        evidence=(EvidenceRef(source=source, seq=seq, shows=shows),),
-        signature=Signature(
-            verdict=verdict, what=MASKED, detail=f"{doubt.check} {doubt.step}", place=doubt.subject
-        ).text(),
-    )
+    return replays.finding(verdict, told, ranks, cause, reason, confidence, shows)

@@ -100,12 +100,26 @@ def _finding(
     confidence: Confidence,
     verdict: str = "silent_data_corruption",
 ) -> Finding:
-    source, seq = told.ref
     doubt = told.doubt
     shows = (
         f"replay {doubt.count}: batch of rank {doubt.peer} by rank {told.rank},"
         f" {doubt.differ} gradients differ; {doubt.looks} replays there so far"
     )
+    return finding(verdict, told, ranks, cause, reason, confidence, shows)
+
+
+def finding(
+    verdict: str,
+    told: Told,
+    ranks: tuple[int, ...],
+    cause: str,
+    reason: str,
+    confidence: Confidence,
+    shows: str,
+) -> Finding:
+    """What is claimed because of one rank's doubt about numbers that no replica shows."""
+    doubt = told.doubt
+    source, seq = told.ref
     return Finding(
         verdict=verdict,
         ranks=ranks,
@@ -115,6 +129,6 @@ def _finding(
         onset_ns=doubt.at_ns,
         evidence=(EvidenceRef(source=source, seq=seq, shows=shows),),
         signature=Signature(
-            verdict=verdict, what=MASKED, detail=f"replay {doubt.step}", place=doubt.subject
+            verdict=verdict, what=MASKED, detail=f"{doubt.check} {doubt.step}", place=doubt.subject
         ).text(),
     )

@@ -209,9 +209,5 @@ def _buffers(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
     return Suspicion(kind="buffers", track=track, before=None, at=look, group=ranks)
 
 
-def _all_different(look: Look) -> bool:
-    return len(look.values) == len(look_all(look)) > 1
-
-
 def _alike(look: Look, group: frozenset[int]) -> bool:
     return any(group <= ranks for ranks in look.classes)
