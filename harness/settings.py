@@ -423,6 +423,10 @@ def parse(setting: Setting, raw: object, origin: str) -> Value:
         )
     if setting.at_least is not None and not float(value) >= setting.at_least:
         raise UsageError(f"{origin}: {raw} is less than {setting.at_least:g}")
+    if setting.name.endswith("share") and not float(value) <= 1:
+        raise UsageError(
+            f"{origin}: {raw} is more than the whole", help="give a share of 1, such as 0.01"
+        )
     if setting.name in ("redirects", "tee") and not _STD_PATTERN.fullmatch(str(value)):
         raise UsageError(f"{origin}: {raw!r} is not a choice of streams", help=f"give {_STD}")
     if setting.name == "checkpoint_interval" and not _INTERVAL_PATTERN.fullmatch(str(value)):

@@ -56,6 +56,11 @@ def test_pet_counts_only_for_what_torchrun_has(tmp_path: Path) -> None:
         ("max_restarts = 1.5", "harness.toml: max_restarts: 1.5 is not a whole number", None),
         ("max_restarts = true", "harness.toml: max_restarts: True is not a whole number", None),
         ("max_restarts = -1", "harness.toml: max_restarts: -1 is less than 0", None),
+        (
+            "digest_share = 2",
+            "harness.toml: digest_share: 2 is more than the whole",
+            "give a share of 1, such as 0.01",
+        ),
         ("stop_grace = nan", "harness.toml: stop_grace: nan is not a number", None),
         ("module = 'perhaps'", "harness.toml: module: 'perhaps' is not true or false", None),
         ("role = [1]", "harness.toml: role: [1] is not a text", None),
