@@ -158,7 +158,7 @@ class Agent:
                 self._in_background(self._stop_workers(order))
             case o.SetAside():
                 self._in_background(self._watch.set_aside(order))
-            case o.TellDigests() | o.CertifyCheckpoint():
+            case o.TellDigests() | o.LookClosely() | o.CertifyCheckpoint():
                 self._digests.obey(order)
             case o.KeepMemory():
                 self._in_background(self._keep_memory(order))
