@@ -250,7 +250,8 @@ class Doubt:
     `check`: gradient (not finite before it was reduced), norm (of a gradient, far above all
     before), recompute (a checkpointed block gave other outputs when it was computed again), replay
     (gradients of a micro-batch of `peer`, computed again, are others), at rest (the rank's own
-    shard changed between two steps).
+    shard changed between two steps), update (of a parameter by the optimizer: it came out with other
+    bits when it was computed again).
     """
 
     check: str
