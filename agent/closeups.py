@@ -1,7 +1,10 @@
 """Asks ranks what they have of one tensor, and puts their answers into events."""
 
+import asyncio
 import contextlib
 import json
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,16 +12,23 @@ from harness import events as e
 from harness import orders as o
 from harness.agent.workers import Worker
 from harness.sightings import TensorShape, TensorSums
+from harness.worker.bootstrap import start_code
 
 _Key = tuple[int, int, int, str, int, tuple[int, ...]]
 """Attempt, part, look that has shown a difference, name, look that it is from, buckets."""
+_FIELDS = ("rows", "columns", "words", "why", "verdict")
+_JUDGE_SECONDS = 20.0
+"""Longest wait for a process that has to import torch first."""
 
 
 class CloseUps:
     """Of one node."""
 
-    def __init__(self) -> None:
-        self._heard: dict[_Key, dict[tuple[str, str, str, str], list[int]]] = {}
+    def __init__(self, python: str = "") -> None:
+        """`python` runs the referee; that of this process when it is empty."""
+        self._python = python or sys.executable
+        self._judging: set[asyncio.Task[None]] = set()
+        self._heard: dict[_Key, dict[tuple[str, ...], list[int]]] = {}
         self._shapes: dict[_Key, TensorShape] = {}
 
     def ask(self, order: o.LookClosely, worker: Worker, at: tuple[int, int] | None) -> None:
@@ -31,6 +41,7 @@ class CloseUps:
             "count": order.count,
             "buckets": order.buckets,
             "stride": max(1, order.stride),
+            "referee": order.referee,
         }
         if at is None:
             self.heard(worker.rank, {**asked, "why": "it has no digest of it any more"})
@@ -40,7 +51,19 @@ class CloseUps:
             worker.link_end.send(json.dumps(question).encode())
 
     def heard(self, rank: int, answer: Mapping[str, Any]) -> None:
-        """What a rank says."""
+        """What a rank says; where it tells an update, it is judged first."""
+        if answer.get("update") is None:
+            self._note(rank, answer)
+            return
+        judging = asyncio.ensure_future(self._judge(rank, dict(answer)))
+        self._judging.add(judging)
+        judging.add_done_callback(self._judging.discard)
+
+    async def _judge(self, rank: int, answer: dict[str, Any]) -> None:
+        word = await _word_of_the_referee(self._python, json.dumps(answer.pop("update")))
+        self._note(rank, {**answer, "verdict": word})
+
+    def _note(self, rank: int, answer: Mapping[str, Any]) -> None:
         key = (
             int(answer["attempt"]),
             int(answer["part"]),
@@ -49,8 +72,8 @@ class CloseUps:
             int(answer["count"]),
             tuple(answer["buckets"]),
         )
-        what = tuple(str(answer.get(each, "")) for each in ("rows", "columns", "words", "why"))
-        self._heard.setdefault(key, {}).setdefault(what, []).append(rank)  # type: ignore[arg-type]
+        what = tuple(str(answer.get(each, "")) for each in _FIELDS)
+        self._heard.setdefault(key, {}).setdefault(what, []).append(rank)
         if "dtype" in answer:
             strides = answer["strides"]
             self._shapes[key] = TensorShape(
@@ -75,9 +98,37 @@ class CloseUps:
                 buckets=buckets,
                 shape=shapes.get((attempt, part, suspect, name, count, buckets)),
                 sums=tuple(
-                    TensorSums(ranks=tuple(ranks), rows=rows, columns=columns, words=words, why=why)
-                    for (rows, columns, words, why), ranks in found.items()
+                    TensorSums(
+                        ranks=tuple(ranks),
+                        rows=rows,
+                        columns=columns,
+                        words=words,
+                        why=why,
+                        referee=verdict,
+                    )
+                    for (rows, columns, words, why, verdict), ranks in found.items()
                 ),
             )
             for (attempt, part, suspect, name, count, buckets), found in heard.items()
         ]
+
+
+async def _word_of_the_referee(python: str, update: str) -> str:
+    """Right or wrong; empty where it cannot tell."""
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    try:
+        process = await asyncio.create_subprocess_exec(
+            python, "-c", start_code("referee", "digest"),
+            stdin=pipe, stdout=pipe, stderr=none, env=environ,
+        )  # fmt: skip
+    except OSError:
+        return ""
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(update.encode()), _JUDGE_SECONDS)
+    except asyncio.TimeoutError:
+        return ""
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    return out.decode(errors="replace").strip()[:16]

@@ -78,13 +78,13 @@ class _Rank:
 class Digests:
     """The digests of one attempt's ranks on this node."""
 
-    def __init__(self, node_rank: Callable[[], int], report: Report) -> None:
+    def __init__(self, node_rank: Callable[[], int], report: Report, python: str = "") -> None:
         self._node_rank = node_rank
         self._report = report
         self._attempt = -1
         self._ranks: dict[int, _Rank] = {}
         self._told: dict[int, DigestPart] = {}
-        self._close = CloseUps()
+        self._close = CloseUps(python)
         self._workers: Sequence[Worker] = ()
 
     async def watch(self, workers: Callable[[], Collection[Worker]]) -> None:

@@ -68,7 +68,7 @@ class Agent:
         self._environ = node_environ(job, os.environ)
         self._store = StoreHost(self._environ, self._runtime_dir / "store.log")
         self._workers: dict[int, Worker] = {}
-        self._digests = Digests(lambda: self._node_rank, link.report)
+        self._digests = Digests(lambda: self._node_rank, link.report, job.python)
         self._attempt = 0
         self._oom_before: vitals.OomCounter | None = None
         self._stopper: Stopper | None = None

@@ -124,7 +124,9 @@ class LookClosely:
     """Tell what `ranks` had of tensor `name` of `part` at look `count`: the sums of its rows.
 
     With `buckets`: the words of those rows instead, as they are at one of the next steps that
-    `stride` divides. Answered by LookedClosely, of each rank at its own time.
+    `stride` divides; with `referee` the agent also computes the optimizer's update of the first of
+    them, from what went into it, and tells whether the rank's is right. Answered by LookedClosely,
+    of each rank at its own time.
     """
 
     attempt: int
@@ -134,6 +136,7 @@ class LookClosely:
     ranks: tuple[int, ...]
     buckets: tuple[int, ...] = ()
     stride: int = 1
+    referee: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

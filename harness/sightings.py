@@ -241,6 +241,8 @@ class TensorSums:
     words: str = ""
     why: str = ""
     """Why there is nothing, in words."""
+    referee: str = ""
+    """Whether their update of these words was right or wrong; empty where nobody has judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,8 +252,8 @@ class Doubt:
     `check`: gradient (not finite before it was reduced), norm (of a gradient, far above all
     before), recompute (a checkpointed block gave other outputs when it was computed again), replay
     (gradients of a micro-batch of `peer`, computed again, are others), at rest (the rank's own
-    shard changed between two steps), update (of a parameter by the optimizer: it came out with other
-    bits when it was computed again).
+    shard changed between two steps), update (of a parameter by the optimizer: it came out otherwise
+    when it was computed again).
     """
 
     check: str

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.digest.layout import WIDTH, WORD, Layout
 from harness.state.closely import MOST_BUCKETS, Closely
-from harness.state.replicas import COLUMNS, Suspicion
+from harness.state.replicas import COLUMNS, Suspicion, changed_at_rest
 from harness.topology import ranks_name
 
 READ_AGAIN = ("parameters", "optimizer state", "variables")
@@ -20,6 +20,8 @@ READ_AGAIN = ("parameters", "optimizer state", "variables")
 FEW_SHARE = 0.1
 """Of the tensors of a part: as many as a fault of a device may have damaged."""
 _LEAST_WAIT_NS = 3_000_000_000
+_REFEREE_NS = 20_000_000_000
+"""More for a process that has to import torch first."""
 _LONGEST_WAIT_NS = 60_000_000_000
 _STEPS = 4
 """That answers may take: a rank answers between two steps."""
@@ -60,6 +62,13 @@ def ranks_of(known: Suspicion) -> tuple[int, ...]:
     return tuple(min(ranks) for ranks in sorted(classes, key=lambda each: (-len(each), min(each))))
 
 
+def needs_referee(known: Suspicion) -> bool:
+    """Whether two differ, and neither accuses itself."""
+    if len(known.group) != 2 or known.track.part.site != "parameters":
+        return False
+    return not changed_at_rest(known.track, known.before, known.at, known.group)
+
+
 def step_ns(known: Suspicion) -> int:
     """How long a step, or a turn of the program, takes."""
     first, last = known.track.first, known.track.last
@@ -81,7 +90,8 @@ def until_ns(known: Suspicion) -> int:
     """Until when answers are waited for; 0: for none."""
     if not known.close.waits:
         return 0
-    wait = max(_LEAST_WAIT_NS, _STEPS * step_ns(known))
+    least = _LEAST_WAIT_NS + (_REFEREE_NS if needs_referee(known) else 0)
+    wait = max(least, _STEPS * step_ns(known))
     return known.close.asked_ns + min(wait, _LONGEST_WAIT_NS)
 
 

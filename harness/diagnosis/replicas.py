@@ -125,11 +125,28 @@ def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
         reason = _outvoted(known, difference)
         return _corrupted(known, difference, difference.odd, others, "likely", reason)
     if len(known.group) == 2 and difference.few:
-        return _corrupted(
-            known, difference, known.group, others, "possible",
-            "two replicas: nothing tells which of them is wrong, so both are listed",
-        )  # fmt: skip
+        return _one_of_two(known, difference, others)
     return _diverged(known, difference)
+
+
+def _one_of_two(known: Suspicion, difference: _Difference, others: Sequence[Suspicion]) -> Finding:
+    """Nobody is outvoted: a third place has to say which, or it is said that nobody knows."""
+    judged = known.close.judged
+    wrong = frozenset(rank for rank, word in judged.items() if word == "wrong") & known.group
+    if len(wrong) == 1 and len(judged) == 2:
+        return _corrupted(
+            known, difference, wrong, others, "likely",
+            "a third place decides between two replicas: the optimizer's update of the words that"
+            " differ, computed by the agent on the CPU from what went into it a little later, comes"
+            " out otherwise than on this rank, and as on the other one",
+        )  # fmt: skip
+    reason = "two replicas: nothing tells which of them is wrong, so both are listed"
+    if len(judged) == 2 and not wrong:
+        reason += (
+            "; the agent has computed a later update of the words that differ, and both ranks come"
+            " to the same as it does: the fault was of the moment"
+        )
+    return _corrupted(known, difference, known.group, others, "possible", reason)
 
 
 def _outvoted(known: Suspicion, difference: _Difference) -> str:

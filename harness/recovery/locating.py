@@ -48,4 +48,5 @@ def _order(attempt: AttemptState, known: Suspicion) -> o.LookClosely | None:
         ranks=close.ranks,
         buckets=damage.buckets[:MOST_BUCKETS],
         stride=places.stride(known),
+        referee=places.needs_referee(known),
     )

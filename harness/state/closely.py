@@ -39,6 +39,8 @@ class Closely:
     """Whose words were asked for."""
     words: dict[int, dict[int, Sequence[int]]] = field(default_factory=dict)
     """By look, then by rank: the words of the buckets, one after the other."""
+    judged: dict[int, str] = field(default_factory=dict)
+    """By rank: whether an update of these words was right or wrong, as a third place has it."""
     mute: set[int] = field(default_factory=set)
     """Ranks that have nothing to tell."""
     ref: tuple[str, int] | None = None
@@ -68,6 +70,9 @@ class Closely:
             elif told.words and event.buckets == self.buckets:
                 words = _unpacked(told.words)
                 self.words.setdefault(event.count, {}).update(dict.fromkeys(told.ranks, words))
+                for rank in told.ranks if told.referee else ():
+                    if self.judged.get(rank) != "wrong":
+                        self.judged[rank] = told.referee
 
     @property
     def all_sums(self) -> bool:

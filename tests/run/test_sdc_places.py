@@ -59,7 +59,7 @@ net = Ddp(inner)
 def harm():
     if R == 2:
         inner[1].weight.data.view(torch.int32)[12, 51] ^= 1 << 22
-train(net, torch.optim.SGD(net.parameters(), 1e-9), 120, 20, harm)
+train(net, torch.optim.SGD(net.parameters(), 1e-9), 12 if AGAIN else 120, 20, harm)
 """
 
 
@@ -100,3 +100,40 @@ def test_what_is_excluded_raises_nothing(tmp_path: Path) -> None:
     assert incidents == []
     settings = json.loads((tmp_path / "runs" / "latest" / "config.json").read_text())["settings"]
     assert settings["digest_exclude"]["origin"].endswith("harness.toml")
+
+
+WRONG_UPDATES = """
+inner = nn.Linear(64, 64)
+net, taken = Ddp(inner), [0]
+right = sys.modules["torch.optim.adam"].adam
+def wrong(params, *args, **kwargs):
+    right(params, *args, **kwargs)
+    taken[0] += 1
+    if R == 1 and taken[0] in WHEN and not AGAIN:
+        params[0].view(torch.int32)[5, 7] ^= 1 << 14
+sys.modules["torch.optim.adam"].adam = wrong
+train(net, torch.optim.AdamW(net.parameters(), 1e-3), 12 if AGAIN else 400, pause=0.05)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("when", "ranks", "reason"),
+    [
+        ("range(20, 999)", [1], "a third place decides between two replicas"),
+        ("(20,)", [0, 1], "the fault was of the moment"),
+    ],
+)
+def test_of_two_replicas_none_is_named_by_chance(
+    tmp_path: Path, when: str, ranks: list[int], reason: str
+) -> None:
+    program = f"WHEN = {when}\n{WRONG_UPDATES}"
+    said, incidents = run(tmp_path, program, "--nproc-per-node", "2", "--audit-share", "0")
+    (incident,) = incidents
+    assert (incident["class"], incident["first_failing"]) == ("silent_data_corruption", ranks)
+    assert reason in incident["reason"]
+    assert incident["action"] == "rollback"
+    assert "[5, 7] bit" in incident["cause"]
+    assert "strikes: " in said
+    (strike,) = json.loads((tmp_path / "runs" / "strikes.json").read_text())["strikes"]
+    assert (strike["why"], strike["local_ranks"]) == ("silent_data_corruption", ranks)

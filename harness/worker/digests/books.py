@@ -146,6 +146,13 @@ class Book:
                     tensor = tensors[planned.places[int(request["place"])]]
                     self._teller.close.words(request, tensor, count)
 
+    def position(self, request: dict[str, Any]) -> int | None:
+        """Which tensor of the last look a request is about; None: it is of other ones."""
+        for planned in self._plans:
+            if planned.number == request["plan"]:
+                return planned.places[int(request["place"])]
+        return None
+
     def renew(self) -> None:
         """What is known of the tensors has changed: describe them anew at the next look."""
         self._plans = []

@@ -64,6 +64,8 @@ class CloseUps:
         self._asked: deque[bytes] = deque(maxlen=_MOST_ASKED)
         self._kept: dict[int, _Kept] = {}
         self._open: list[dict[str, Any]] = []
+        self._update: tuple[Any, Any, Any] | None = None
+        """Optimizer, parameter, and what goes into its update."""
 
     def ask(self, request: bytes) -> None:
         """What the agent wants to know, as JSON; from any thread, answered at the next look."""
@@ -103,6 +105,37 @@ class CloseUps:
         self._open = [ask for ask in self._open if ask["left"] > 0]
         return due
 
+    def referees(self, turn: int) -> list[dict[str, Any]]:
+        """Requests answered at `turn` that want to know what the step before it takes in."""
+        return [ask for ask in self._open if ask.get("referee") and turn % ask["stride"] == 0]
+
+    def before(self, request: dict[str, Any], optimizer: Any, parameter: Any) -> None:
+        """Keep what goes into the update of the first bucket that is asked for."""
+        from harness.digest.layout import WIDTH, WORD
+        from harness.digest.updating import capture
+        from harness.digest.words import local
+
+        item, size = parameter.element_size(), local(parameter).numel()
+        begin = int(request["buckets"][0]) * WIDTH * WORD // item
+        end = min(size, begin + WIDTH * WORD // item)
+        update = capture(optimizer, parameter, begin, end)
+        self._update = None if update is None else (optimizer, parameter, update)
+
+    def _came_of_it(self, tensor: Any) -> dict[str, Any]:
+        from harness.digest import referee, updating
+
+        kept, self._update = self._update, None
+        if kept is None or kept[1] is not tensor:
+            return {}
+        optimizer, parameter, update = kept
+        after = updating.now(update, optimizer, parameter)
+        if (
+            after is None
+            or updating.different(after.pop("gradient"), update.tensors["gradient"]).any()
+        ):
+            return {}
+        return {"update": referee.told(update, after)}
+
     def words(self, request: dict[str, Any], tensor: Any, count: int) -> None:
         """Tell the words of some buckets of `tensor` as they are now."""
         from harness.digest.layout import WIDTH
@@ -117,7 +150,13 @@ class CloseUps:
         asked = {key: value for key, value in request.items() if key != "left"}
         shape = _shape(kept, int(request["place"]))
         self._tell(
-            {**asked, **shape, "count": count, "words": packed(sys.modules["torch"].cat(found))}
+            {
+                **asked,
+                **shape,
+                **(self._came_of_it(tensor) if request.get("referee") else {}),
+                "count": count,
+                "words": packed(sys.modules["torch"].cat(found)),
+            }
         )
 
 

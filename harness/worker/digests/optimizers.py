@@ -19,6 +19,7 @@ from harness.worker.digests.books import (
     Book,
     Entry,
     Teller,
+    unseen,
 )
 from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group, Models
@@ -60,6 +61,12 @@ class Watched:
         self._teller.flush()
         self._teller.close.turn()
         count = self.count + 1
+        for request in self._teller.close.referees(count):
+            parameters = _parameters(optimizer)
+            at = self._parameters.position(request)
+            if at is not None and at < len(parameters):
+                with unseen():
+                    self._teller.close.before(request, optimizer, parameters[at])
         chained, due = self._pace.due(self.count) or count == 1, self._pace.due(count)
         self._cost = 0.0
         if not chained and not due:
