@@ -330,7 +330,7 @@ def _creation(waits: Waits, creation: Creation) -> Op:
         wait = waits.ranks.get(rank)
         if wait is None:
             silent.append(rank)
-        elif not _has_made(wait, creation):
+        elif not _makes(wait, creation) and not _has_made(wait, creation):
             missing.append(rank)
     return Op(
         group=Group(name="", desc=creation.desc, ranks=creation.ranks),
@@ -341,6 +341,17 @@ def _creation(waits: Waits, creation: Creation) -> Op:
         creation=True,
         missing=tuple(missing),
         silent=tuple(silent),
+    )
+
+
+def _makes(wait: RankWait, creation: Creation) -> bool:
+    """Whether the rank is making it just now. The first group of all has no name before it is
+    there."""
+    now = wait.creating
+    return (
+        now is not None
+        and now.ranks == creation.ranks
+        and (now.name == creation.name or "" in (now.name, creation.name))
     )
 
 
