@@ -63,11 +63,15 @@ def for_rank(scene: Scene, rank: int) -> Patience:
     assert base.seconds is not None
     earlier = scene.attempt.forgiven.get(places.place_of(evidence), 0) / 1e9
     usual = scene.attempt.pace.usual_ns / 1e9
-    return Patience(
-        seconds=max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual),
-        why=base.why,
-        asleep_seconds=_asleep(scene, rank, evidence),
-    )
+    seconds = max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual)
+    asleep = _asleep(scene, rank, evidence)
+    wakes = asleep + (scene.look.ordered_ns - scene.still_since_ns(rank)) / 1e9
+    if seconds < wakes <= scene.policy.work_patience:
+        return Patience(
+            seconds=wakes + scene.policy.stuck_patience,
+            why=f"it is asleep, and wakes in {asleep:.0f} s",
+        )
+    return Patience(seconds=seconds, why=base.why, asleep_seconds=asleep)
 
 
 def for_exchange(scene: Scene, ranks: tuple[int, ...], seen: Exchange) -> Patience:
