@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from harness.diagnosis.waits.compare import odd_by_condition, odd_by_replicas, odd_ones
+from harness.diagnosis.waits.compare import (
+    odd_by_condition,
+    odd_by_history,
+    odd_by_replicas,
+    odd_ones,
+)
 from harness.diagnosis.waits.record import Call, Creation, Group, Pending, RankWait, Track, Waits
 
 WORLD = "default_pg"
@@ -196,6 +201,8 @@ def _collective(waits: Waits, members: Members, head: Pending) -> Op:
             differ, usual = odd_by_replicas(waits, group, seq, calls)
         if usual is None:
             differ, usual = odd_by_condition(waits, calls)
+        if usual is None:
+            differ, usual = odd_by_history(waits, group, seq, calls)
     return Op(
         group=group,
         seq=seq,
