@@ -91,9 +91,7 @@ def _differ(scene: Scene, meeting: _Meeting) -> Finding:
     usual = [what for what, count in counts.items() if count == most]
     by_number = len(usual) == 1 and most > 1
     odd = sorted(
-        rank
-        for rank, entry in meeting.entries.items()
-        if not by_number or _what(entry) != usual[0]
+        rank for rank, entry in meeting.entries.items() if not by_number or _what(entry) != usual[0]
     )
     new = [] if by_number else _new(scene, meeting)
     odd = new or odd

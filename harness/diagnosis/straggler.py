@@ -26,8 +26,7 @@ def find(attempt: AttemptState) -> list[Finding]:
     late = [
         (group, streak)
         for group in seen.suspects.values()
-        if (streak := group.waits.long_streak) is not None
-        and not _fills_memory(attempt, streak)
+        if (streak := group.waits.long_streak) is not None and not _fills_memory(attempt, streak)
     ]
     if late:
         late.sort(key=lambda pair: -pair[1].waited_ns / max(1, pair[1].length_ns))
