@@ -225,6 +225,14 @@ def test_a_short_sleep_is_slept_out_and_one_that_goes_on_and_on_is_not() -> None
     assert POLICY.work_patience - 15 < seconds_still(world) < POLICY.work_patience + 4
 
 
+def test_a_rank_may_sleep_longer_before_its_first_steps() -> None:
+    naps = 2 * POLICY.start_patience
+    world = stalled(waiting(seq=1), waiting(seq=1), away(0, activity=asleep(naps)), steps=0)
+    incident = verdict_within(world, 6 * POLICY.start_patience)
+    assert incident is not None
+    assert naps < seconds_still(world) < 3 * POLICY.start_patience + 5
+
+
 LOADER = Where(file="/home/u/train.py", line=12, function="train")
 IN_LOADER = (
     Frame(file="/v/site-packages/torch/utils/data/dataloader.py", line=9, function="_next_data"),
