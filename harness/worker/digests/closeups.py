@@ -7,6 +7,7 @@ Sums of rows are 1/2039 of what they are of; nothing of the tensors themselves i
 import base64
 import json
 import sys
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,8 @@ MOST_BUCKETS = 8
 """Of which words are told in one go, 16 KiB each."""
 _READINGS = 3
 """Times that words are told: ranks on other nodes may hear of it a little later."""
+_OPEN_SECONDS = 120.0
+"""How long a question stays open whose tensor does not come up again."""
 _MOST_ASKED = 16
 
 
@@ -87,13 +90,18 @@ class CloseUps:
 
     def turn(self) -> None:
         """Take in what was asked for, and tell the sums that are kept of it."""
+        self._update = None
+        if self._open:
+            now = time.monotonic()
+            self._open = [ask for ask in self._open if ask["until"] > now]
         while self._asked:
             request = json.loads(self._asked.popleft())
             kept = self._kept.get(int(request["plan"]))
             if kept is None:
                 self._tell({**request, "why": "nothing is kept of it"})
             elif request["buckets"]:
-                self._open.append({**request, "left": _READINGS})
+                until = time.monotonic() + _OPEN_SECONDS
+                self._open.append({**request, "left": _READINGS, "until": until})
             else:
                 self._tell({**request, **_told(kept, request)})
 
@@ -147,7 +155,7 @@ class CloseUps:
         row = words(tensor)
         buckets = [int(bucket) for bucket in request["buckets"][:MOST_BUCKETS]]
         found = [row[bucket * WIDTH : (bucket + 1) * WIDTH] for bucket in buckets]
-        asked = {key: value for key, value in request.items() if key != "left"}
+        asked = {key: value for key, value in request.items() if key not in ("left", "until")}
         shape = _shape(kept, int(request["place"]))
         self._tell(
             {
