@@ -17,7 +17,7 @@ from harness.worker.bootstrap import start_code
 _Key = tuple[int, int, int, str, int, tuple[int, ...]]
 """Attempt, part, look that has shown a difference, name, look that it is from, buckets."""
 _FIELDS = ("rows", "columns", "words", "why", "verdict")
-_JUDGE_SECONDS = 20.0
+_JUDGE_SECONDS = 25.0
 """Longest wait for a process that has to import torch first."""
 
 
@@ -27,6 +27,9 @@ class CloseUps:
     def __init__(self, python: str = "") -> None:
         """`python` runs the referee; that of this process when it is empty."""
         self._python = python or sys.executable
+        self._judged: set[tuple[int, int, int, int]] = set()
+        """Attempt, part, look and rank of updates that were, or are being, judged."""
+        self._unjudged: list[tuple[int, Mapping[str, Any]]] = []
         self._judging: set[asyncio.Task[None]] = set()
         self._heard: dict[_Key, dict[tuple[str, ...], list[int]]] = {}
         self._shapes: dict[_Key, TensorShape] = {}
@@ -51,17 +54,20 @@ class CloseUps:
             worker.link_end.send(json.dumps(question).encode())
 
     def heard(self, rank: int, answer: Mapping[str, Any]) -> None:
-        """What a rank says; where it tells an update, it is judged first."""
-        if answer.get("update") is None:
+        """What a rank says; the first update that it tells is judged before it is passed on."""
+        update = answer.get("update")
+        known = (int(answer["attempt"]), int(answer["part"]), int(answer["suspect"]), rank)
+        if update is None or known in self._judged:
             self._note(rank, answer)
-            return
-        judging = asyncio.ensure_future(self._judge(rank, dict(answer)))
-        self._judging.add(judging)
-        judging.add_done_callback(self._judging.discard)
+        else:
+            self._judged.add(known)
+            self._unjudged.append((rank, answer))
 
-    async def _judge(self, rank: int, answer: dict[str, Any]) -> None:
-        word = await _word_of_the_referee(self._python, json.dumps(answer.pop("update")))
-        self._note(rank, {**answer, "verdict": word})
+    async def _judge(self, those: list[tuple[int, Mapping[str, Any]]]) -> None:
+        updates = [answer["update"] for _, answer in those]
+        words = await _words_of_the_referee(self._python, json.dumps(updates))
+        for at, (rank, answer) in enumerate(those):
+            self._note(rank, {**answer, "verdict": words[at] if at < len(words) else ""})
 
     def _note(self, rank: int, answer: Mapping[str, Any]) -> None:
         key = (
@@ -84,7 +90,12 @@ class CloseUps:
             )
 
     def told(self, node_rank: int) -> list[e.LookedClosely]:
-        """What was heard since the last call."""
+        """What was heard since the last call, but for what is being judged."""
+        if self._unjudged:
+            judging = asyncio.ensure_future(self._judge(self._unjudged))
+            self._unjudged = []
+            self._judging.add(judging)
+            judging.add_done_callback(self._judging.discard)
         heard, self._heard = self._heard, {}
         shapes, self._shapes = self._shapes, {}
         return [
@@ -113,8 +124,8 @@ class CloseUps:
         ]
 
 
-async def _word_of_the_referee(python: str, update: str) -> str:
-    """Right or wrong; empty where it cannot tell."""
+async def _words_of_the_referee(python: str, updates: str) -> list[str]:
+    """For each update: right or wrong; none where it cannot tell."""
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
@@ -123,12 +134,13 @@ async def _word_of_the_referee(python: str, update: str) -> str:
             stdin=pipe, stdout=pipe, stderr=none, env=environ,
         )  # fmt: skip
     except OSError:
-        return ""
+        return []
     try:
-        out, _ = await asyncio.wait_for(process.communicate(update.encode()), _JUDGE_SECONDS)
-    except asyncio.TimeoutError:
-        return ""
+        out, _ = await asyncio.wait_for(process.communicate(updates.encode()), _JUDGE_SECONDS)
+        words = json.loads(out)
+    except (asyncio.TimeoutError, ValueError, OSError):
+        return []
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-    return out.decode(errors="replace").strip()[:16]
+    return [str(word)[:16] for word in words]

@@ -57,7 +57,9 @@ def _strike_lines(state: RunState, incident: Incident) -> list[str]:
         last = strikes[-1]
         if (last.run, last.incident) != (run, incident.id) or last.why != CORRUPTION:
             continue
-        place = f", local rank {ranks_text(last.local_ranks)} this time" if last.local_ranks else ""
+        one = "rank" if len(last.local_ranks) == 1 else "ranks"
+        where = f", local {one} {ranks_text(last.local_ranks)} this time"
+        place = where if last.local_ranks else ""
         enough = 0 < limit <= len(strikes)
         out = "; left out where others can take its place" if enough else ""
         lines.append(f"  strikes: {host} has {len(strikes)} of {limit or 'any number'}{place}{out}")
@@ -189,6 +191,7 @@ def _steps(count: int) -> str:
 def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
     if len(verdict.first_failing) > 1:
+        what = what.replace("than its replicas", "than each other")
         what = re.sub(r"^(is|was|has|waits|leaks)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what

@@ -1,5 +1,5 @@
 """A third place that computes an optimizer's update: a process on the CPU, for what two replicas
-have come to otherwise. One JSON object on stdin, one word on stdout."""
+have come to otherwise. A list of updates as JSON on stdin, a list of words on stdout."""
 
 import base64
 import json
@@ -66,10 +66,12 @@ def _unpacked(one: list[Any]) -> torch.Tensor:
 
 
 def main() -> None:
-    """Answer on stdout; nothing where it cannot be told."""
+    """Answers on stdout; an empty one for what cannot be judged."""
     torch.set_num_threads(1)
-    try:
-        answer = judge(json.load(sys.stdin))
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        sys.exit(f"no update that can be computed again: {error!r}")
-    print(answer)
+    words = []
+    for raw in json.load(sys.stdin):
+        try:
+            words.append(judge(raw))
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError):
+            words.append("")
+    json.dump(words, sys.stdout)
