@@ -17,6 +17,7 @@ from harness.worker.bootstrap import start_code
 _Key = tuple[int, int, int, str, int, tuple[int, ...]]
 """Attempt, part, look that has shown a difference, name, look that it is from, buckets."""
 _FIELDS = ("rows", "columns", "words", "why", "verdict")
+_UNKNOWN = "unknown"
 _JUDGE_SECONDS = 25.0
 """Longest wait for a process that has to import torch first."""
 
@@ -57,17 +58,21 @@ class CloseUps:
         """What a rank says; the first update that it tells is judged before it is passed on."""
         update = answer.get("update")
         known = (int(answer["attempt"]), int(answer["part"]), int(answer["suspect"]), rank)
-        if update is None or known in self._judged:
+        if not answer.get("referee") or not answer.get("words") or known in self._judged:
             self._note(rank, answer)
+            return
+        self._judged.add(known)
+        if update is None:
+            self._note(rank, {**answer, "verdict": _UNKNOWN})
         else:
-            self._judged.add(known)
             self._unjudged.append((rank, answer))
 
     async def _judge(self, those: list[tuple[int, Mapping[str, Any]]]) -> None:
         updates = [answer["update"] for _, answer in those]
         words = await _words_of_the_referee(self._python, json.dumps(updates))
         for at, (rank, answer) in enumerate(those):
-            self._note(rank, {**answer, "verdict": words[at] if at < len(words) else ""})
+            word = words[at] if at < len(words) else ""
+            self._note(rank, {**answer, "verdict": word or _UNKNOWN})
 
     def _note(self, rank: int, answer: Mapping[str, Any]) -> None:
         key = (
@@ -143,4 +148,5 @@ async def _words_of_the_referee(python: str, updates: str) -> list[str]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+            await process.wait()
     return [str(word)[:16] for word in words]

@@ -242,7 +242,8 @@ class TensorSums:
     why: str = ""
     """Why there is nothing, in words."""
     referee: str = ""
-    """Whether their update of these words was right or wrong; empty where nobody has judged."""
+    """Whether their update of these words was right or wrong, or that it is unknown; empty where
+    nobody was asked to judge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

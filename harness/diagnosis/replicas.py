@@ -133,7 +133,8 @@ def _one_of_two(known: Suspicion, difference: _Difference, others: Sequence[Susp
     """Nobody is outvoted: a third place has to say which, or it is said that nobody knows."""
     judged = known.close.judged
     wrong = frozenset(rank for rank, word in judged.items() if word == "wrong") & known.group
-    if len(wrong) == 1 and len(judged) == 2:
+    words = sorted(judged.values())
+    if words == ["right", "wrong"] and wrong:
         return _corrupted(
             known, difference, wrong, others, "likely",
             "a third place decides between two replicas: the optimizer's update of the words that"
@@ -141,7 +142,7 @@ def _one_of_two(known: Suspicion, difference: _Difference, others: Sequence[Susp
             " out otherwise than on this rank, and as on the other one",
         )  # fmt: skip
     reason = "two replicas: nothing tells which of them is wrong, so both are listed"
-    if len(judged) == 2 and not wrong:
+    if words == ["right", "right"]:
         reason += (
             "; the agent has computed a later update of the words that differ, and both ranks come"
             " to the same as it does: the fault was of the moment"

@@ -39,8 +39,10 @@ class Closely:
     """Whose words were asked for."""
     words: dict[int, dict[int, Sequence[int]]] = field(default_factory=dict)
     """By look, then by rank: the words of the buckets, one after the other."""
+    referee: bool = False
+    """Whether a third place was asked to judge."""
     judged: dict[int, str] = field(default_factory=dict)
-    """By rank: whether an update of these words was right or wrong, as a third place has it."""
+    """By rank: whether an update of these words was right or wrong, or that it is unknown."""
     mute: set[int] = field(default_factory=set)
     """Ranks that have nothing to tell."""
     ref: tuple[str, int] | None = None
@@ -51,6 +53,7 @@ class Closely:
         self.asked_ns = self.asked_ns or at_ns
         if order.buckets:
             self.words_asked, self.buckets = True, order.buckets
+            self.referee = order.referee
 
     def heard(self, event: LookedClosely, ref: tuple[str, int]) -> None:
         if event.name != self.name:
@@ -106,7 +109,10 @@ class Closely:
         """Whether an answer may still come."""
         if not self.asked_ns or self.mute:
             return False
-        return self.read is None if self.words_asked else not self.all_sums
+        if not self.words_asked:
+            return not self.all_sums
+        unjudged = self.referee and not all(rank in self.judged for rank in self.ranks)
+        return self.read is None or unjudged
 
 
 def _unpacked(text: str) -> Sequence[int]:

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 import torch
 
+from harness import orders as o
+from harness.agent import closeups
+from harness.digest import referee
 from harness.digest.layout import WIDTH
 from harness.worker.digests.books import COLUMNS, PARAMETERS, Book, Entry, Teller
+from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group
-from harness.worker.digests.pace import scattered
+from harness.worker.digests.optimizers import Watched
+from harness.worker.digests.pace import Pace, scattered
 
 DDP = Group("ddp", "", (0, 1))
 
@@ -128,3 +133,80 @@ def test_excluded_names(patterns: tuple[str, ...], left: list[str]) -> None:
     names = [tensor[0] for plan in rank.log.plans for tensor in plan["tensors"]]
     told = [name.removeprefix("exp_avg of ") for name in names if "columns" not in name]
     assert told == left
+
+
+class Worker:
+    """A rank that hears what it is asked."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.heard: list[dict[str, Any]] = []
+        self.link_end = self
+
+    def send(self, data: bytes) -> None:
+        self.heard.append(json.loads(data))
+
+
+def test_the_agent_asks_ranks_and_puts_equal_answers_together() -> None:
+    asks = closeups.CloseUps()
+    order = o.LookClosely(attempt=0, part=7, count=11, name="w", ranks=(0, 1, 2))
+    workers = [Worker(rank) for rank in range(3)]
+    for worker in workers:
+        place = None if worker.rank == 2 else (4, worker.rank)
+        asks.ask(order, worker, place)  # type: ignore[arg-type]
+    (event,) = asks.told(0)
+    assert [(sums.ranks, sums.why) for sums in event.sums] == [
+        ((2,), "it has no digest of it any more")
+    ]
+    shape = {"dtype": "float32", "item": 4, "lengths": [8], "strides": [1]}
+    for worker in workers[:2]:
+        (question,) = worker.heard
+        assert (question["plan"], question["place"]) == (4, worker.rank)
+        asks.heard(worker.rank, {**question, **shape, "rows": "AAAA", "columns": ""})
+    (event,) = asks.told(0)
+    assert (event.part, event.suspect, event.count, event.name) == (7, 11, 11, "w")
+    assert [(sums.ranks, sums.rows) for sums in event.sums] == [((0, 1), "AAAA")]
+    assert event.shape is not None
+    assert event.shape.lengths == (8,)
+    assert asks.told(0) == []
+
+
+def test_a_question_does_not_stay_open_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank()
+    rank.look(2)
+    rank.ask(2, 1)
+    assert rank.teller.close.any
+    monkeypatch.setattr("time.monotonic", lambda: 1e12)
+    rank.teller.close.turn()
+    assert not rank.teller.close.any
+
+
+def test_what_a_step_takes_in_and_gives_goes_to_the_referee() -> None:
+    log = Log()
+    teller = Teller(log, lambda: 0, lambda: 0)  # type: ignore[arg-type]
+    parameter = torch.nn.Parameter(torch.randn(64, 64))
+    optimizer = torch.optim.AdamW([parameter], 1e-2)
+    watched = Watched(optimizer, 0, teller, Pace(1, 1.0, 2), Deeds())
+    for step in range(1, 9):
+        parameter.grad = torch.randn(64, 64)
+        if step == 5:
+            (plan,) = [at for at, plan in enumerate(log.plans, 1) if plan["site"] == PARAMETERS]
+            asked = {"plan": plan, "place": 0, "count": 9, "buckets": [0], "stride": 2}
+            teller.close.ask(json.dumps({**asked, "referee": True}).encode())
+        watched.before(optimizer)
+        optimizer.step()
+        watched.after(optimizer)
+    assert [answer["count"] for answer in log.answers] == [13, 17]
+    assert [referee.judge(answer["update"]) for answer in log.answers] == ["right"] * 2
+
+
+def test_a_rank_is_judged_once_and_what_cannot_be_is_unknown() -> None:
+    asks = closeups.CloseUps()
+    common = {"attempt": 0, "part": 7, "suspect": 11, "name": "w", "buckets": [0], "words": "AAAA"}
+    for count in (13, 17):
+        asks.heard(1, {**common, "count": count, "referee": True})
+    asks.heard(0, {**common, "count": 13, "referee": False})
+    told = {
+        (event.count, sums.ranks): sums.referee for event in asks.told(0) for sums in event.sums
+    }
+    assert told == {(13, (1,)): "unknown", (17, (1,)): "", (13, (0,)): ""}

@@ -201,3 +201,16 @@ def test_bad_answers_say_nothing() -> None:
     case.answer([1, 2], [1])
     assert case.known.close.damage is None
     assert places.told(case.known) == ("", "")
+
+
+def test_a_referee_is_waited_for_until_it_has_judged_both() -> None:
+    case = Case()
+    case.answer([1], [2])
+    case.order((0,))
+    case.known.close.referee = True
+    case.answer([1], [2], kind="words", count=15, buckets=(0,))
+    assert waits(case.known)
+    case.known.close.judged = {0: "right"}
+    assert waits(case.known)
+    case.known.close.judged = {0: "right", 2: "unknown"}
+    assert not waits(case.known)

@@ -143,7 +143,7 @@ def test_two_that_differ_after_an_update_are_both_named() -> None:
         ({0: "right", 1: "wrong"}, (1,), "a third place decides"),
         ({0: "right", 1: "right"}, (0, 1), "the fault was of the moment"),
         ({0: "wrong", 1: "wrong"}, (0, 1), "nothing tells which of them is wrong, so both"),
-        ({1: "wrong"}, (0, 1), "nothing tells which of them is wrong, so both"),
+        ({0: "unknown", 1: "wrong"}, (0, 1), "nothing tells which of them is wrong, so both"),
     ],
 )
 def test_a_referee_decides_between_two(

@@ -1,11 +1,17 @@
 """Owners of shards that update them wrongly, which no replica can show."""
 
+import asyncio
+import json
+import sys
 from typing import Any
 
 import pytest
+import torch
 
 from harness import events as e
+from harness.agent.closeups import _words_of_the_referee
 from harness.diagnosis import doubts
+from harness.digest import referee, updating
 from harness.policy import Policy
 from harness.state import AttemptState, digesting
 
@@ -78,3 +84,18 @@ def test_a_wrong_update_of_an_owner_s_shard(new_node: Any) -> None:
     (finding,) = doubts.find(attempt)
     assert (finding.verdict, finding.ranks) == ("silent_data_corruption", (1,))
     assert finding.cause.startswith("rank 1 updated fsdp_bad.weight wrongly in step ")
+
+
+@pytest.mark.slow
+def test_the_referee_is_a_process_of_its_own() -> None:
+    parameter = torch.nn.Parameter(torch.randn(64))
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    parameter.grad = torch.randn(64)
+    update = updating.capture(optimizer, parameter, 0, 64)
+    assert update is not None
+    optimizer.step()
+    right = referee.told(update, {"parameter": parameter.detach()})
+    wrong = referee.told(update, {"parameter": parameter.detach() + 1})
+    asked = json.dumps([right, wrong, {"kind": "sgd"}])
+    assert asyncio.run(_words_of_the_referee(sys.executable, asked)) == ["right", "wrong", ""]
+    assert asyncio.run(_words_of_the_referee("/nowhere/python", asked)) == []
