@@ -50,7 +50,9 @@ def suspect(replicas: Replicas, track: Track, look: Look) -> None:
 def _find(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
     part = track.part
     if COLUMNS in part.marks:
-        return None if _seen_in_rows(replicas, track) else _split(track, look_all(look))
+        if part.how == "sharded" or _seen_in_rows(replicas, track):
+            return None
+        return _split(track, look_all(look))
     if part.how == "sharded":
         return _became_alike(track, look)
     if part.site == "buffers" or "buffer" in track.marks:

@@ -137,6 +137,33 @@ def test_two_that_differ_after_an_update_are_both_named() -> None:
     assert ranks.said() == [("silent_data_corruption", (0, 1), "possible")]
 
 
+def columns(**changes: Any) -> DigestPart:
+    return part(part=9, name="columns of a … z", tensors=1, marks=("columns",), **changes)
+
+
+def test_columns_show_what_rows_do_not() -> None:
+    ranks = Ranks(part(), columns())
+    for count in (4, 5, 9, 12, 13):
+        ranks.alike([count])
+        ranks.look(count, apart(count, 2) if count > 9 else dict.fromkeys(range(4), 1), number=9)
+    (finding,) = ranks.found()
+    assert (finding.verdict, finding.ranks) == ("silent_data_corruption", (2,))
+    assert "parameters (columns of a … z; the sums of rows are equal)" in finding.cause
+
+
+def test_columns_are_silent_where_rows_tell_and_of_shards() -> None:
+    ranks = Ranks(part(), columns())
+    for count in (4, 5, 9, 12, 13):
+        ranks.look(count, apart(count, 2) if count > 9 else dict.fromkeys(range(4), count))
+        ranks.look(count, apart(count, 2) if count > 9 else dict.fromkeys(range(4), 1), number=9)
+    assert [known.track.part.part for known in ranks.attempt.replicas.suspicions] == [1]
+    ranks = Ranks(part(how="sharded"), columns(how="sharded"))
+    for count in (4, 5, 9, 12, 13):
+        ranks.look(count, dict.fromkeys(range(4), count))
+        ranks.look(count, apart(count, 2) if count > 9 else dict.fromkeys(range(4), 1), number=9)
+    assert ranks.attempt.replicas.suspicions == []
+
+
 @pytest.mark.parametrize(
     ("words", "blamed", "said"),
     [
