@@ -18,7 +18,7 @@ _Key = tuple[int, int, int, str, int, tuple[int, ...]]
 """Attempt, part, look that has shown a difference, name, look that it is from, buckets."""
 _FIELDS = ("rows", "columns", "words", "why", "verdict")
 _UNKNOWN = "unknown"
-_JUDGE_SECONDS = 25.0
+_JUDGE_SECONDS = 55.0
 """Longest wait for a process that has to import torch first."""
 
 

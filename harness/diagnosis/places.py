@@ -20,7 +20,7 @@ READ_AGAIN = ("parameters", "optimizer state", "variables")
 FEW_SHARE = 0.1
 """Of the tensors of a part: as many as a fault of a device may have damaged."""
 _LEAST_WAIT_NS = 3_000_000_000
-_REFEREE_NS = 27_000_000_000
+_REFEREE_NS = 57_000_000_000
 """More for a process that has to import torch first."""
 _LONGEST_WAIT_NS = 60_000_000_000
 _STEPS = 4
