@@ -3,9 +3,9 @@
 `killed_trainer.py PLAN HISTORY …`; what follows goes to the trainer.
 
 PLAN is a JSON list with one `[step, rank, share]` for each attempt: while the rank takes that step,
-or the first one after it that the attempt takes, at that share of the time that a step lasts here, it gets SIGKILL. Attempts beyond the list live.
+or the first one after it that the attempt takes, at that share of the time that a step lasts here,
+it gets SIGKILL. Attempts beyond the list live.
 HISTORY is a folder: each rank appends a line per step, with loss and gradient norm bit for bit.
-
 """
 
 import json
