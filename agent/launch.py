@@ -81,6 +81,7 @@ class Launcher:
                 restore_step=plan.restore_step,
                 audit_share=self._job.policy.audit_share,
                 replays=self._job.policy.replays,
+                digest_exclude=self._job.digest_exclude,
             )
             if zygote is not None:
                 request = {

@@ -13,6 +13,7 @@ from harness import goodput
 from harness.diagnosis.signature import Signature
 from harness.diagnosis.watched_files import WATCHED
 from harness.incidents import CollectiveRef, Incident, Verdict
+from harness.membership import CORRUPTION
 from harness.state import AttemptState, RunState
 from harness.state.memory import whole_generations
 from harness.topology import coordinates_text, ranks_text
@@ -40,10 +41,29 @@ def card(state: RunState, incident: Incident) -> str:
     below += [
         f"  next: {next_text(state, incident)}",
         f"  why: {incident.action_reason}",
+        *_strike_lines(state, incident),
         f"  evidence: {_run_dir(state)}incidents/{incident.id:03d}/ ({verdict.confidence})",
         f"  more: harness explain {verdict.verdict}",
     ]
     return _card(verdict, below)
+
+
+def _strike_lines(state: RunState, incident: Incident) -> list[str]:
+    """How often the hosts that it struck have failed by now."""
+    run = "" if state.run is None else state.run.run
+    limit = 0 if state.run is None else state.run.policy.quarantine
+    lines = []
+    for host, strikes in sorted(state.strikes_by_host.items()):
+        last = strikes[-1]
+        if (last.run, last.incident) != (run, incident.id) or last.why != CORRUPTION:
+            continue
+        one = "rank" if len(last.local_ranks) == 1 else "ranks"
+        where = f", local {one} {ranks_text(last.local_ranks)} this time"
+        place = where if last.local_ranks else ""
+        enough = 0 < limit <= len(strikes)
+        out = "; left out where others can take its place" if enough else ""
+        lines.append(f"  strikes: {host} has {len(strikes)} of {limit or 'any number'}{place}{out}")
+    return lines[:1]
 
 
 def dump_card(verdict: Verdict, folder: str) -> str:
@@ -171,6 +191,7 @@ def _steps(count: int) -> str:
 def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
     if len(verdict.first_failing) > 1:
+        what = what.replace("than its replicas", "than each other")
         what = re.sub(r"^(is|was|has|waits|leaks)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what

@@ -61,10 +61,13 @@ class Assignment:
     """Of the rank's time, that each kind of check of its own numbers may take; 0: none is made."""
     replays: int = 0
     """Least steps between two micro-batches that are computed again; 0: none are."""
+    digest_exclude: tuple[str, ...] = ()
+    """Patterns of names that digests leave alone."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
-        return cls(**{**raw, "arguments": tuple(raw["arguments"])})
+        lists = {name: tuple(raw.get(name, ())) for name in ("arguments", "digest_exclude")}
+        return cls(**{**raw, **lists})
 
 
 class Guest:
@@ -86,7 +89,7 @@ class Guest:
             os.set_inheritable(assignment.memory, False)
             self.memory = MemoryFile(assignment.memory)
         self._in_hand = InHand(self.link)
-        self._answering = Answering(assignment.link, self.link)
+        self._answering = Answering(assignment.link, self.link, self._asked)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
         self._told_steps = False
@@ -112,6 +115,7 @@ class Guest:
                 DigestWriter(memory, layout.DIGESTS_AT),
                 every=self.assignment.digests,
                 share=self.assignment.digest_share,
+                exclude=self.assignment.digest_exclude,
                 world_size=self.assignment.world_size,
                 step=lambda: self.step,
                 progress=self._progress,
@@ -133,6 +137,11 @@ class Guest:
                 share=self.assignment.audit_share,
                 replays=self.assignment.replays,
             )
+
+    def _asked(self, question: bytes) -> None:
+        """The agent wants to know more of a digest."""
+        if self.witness is not None:
+            self.witness.ask(question)
 
     def _progress(self) -> int:
         """Goes on by as much on all ranks that do the same."""

@@ -1,4 +1,5 @@
-"""The stacks of this process as it sees them itself, for an agent that asks on the link.
+"""The stacks of this process as it sees them itself, for an agent that asks on the link; what else
+it asks is passed on.
 
 The heartbeat thread answers: it runs while the main thread waits in a collective or works in
 Python, and holds the interpreter's lock meanwhile, so that no frame changes under its eyes. Where
@@ -11,11 +12,13 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from harness.worker.link import Link
 
 ASK = b"stack"
+_MOST_ASKED = 4096
 _MOST_FRAMES = 100
 _MOST_CHARACTERS = 40_000
 
@@ -23,7 +26,9 @@ _MOST_CHARACTERS = 40_000
 class Answering:
     """Made by the main thread; `rest` is for the heartbeat thread alone."""
 
-    def __init__(self, descriptor: int, link: Link) -> None:
+    def __init__(self, descriptor: int, link: Link, hear: Callable[[bytes], object]) -> None:
+        """`hear` takes questions in JSON, at most `_MOST_ASKED` bytes of it."""
+        self._hear = hear
         self._descriptor = descriptor
         self._socket = os.fstat(descriptor).st_ino
         self._link = link
@@ -36,15 +41,17 @@ class Answering:
         if self._poll is None:
             time.sleep(seconds)
             return
-        asked = False
+        asked = b""
         with contextlib.suppress(OSError):
             if not self._poll.poll(seconds * 1000):
                 return
             # A script may have closed all that it did not open, and have the number for its own.
             if os.fstat(self._descriptor).st_ino == self._socket:
-                asked = os.read(self._descriptor, len(ASK)) == ASK
-        if asked:
+                asked = os.read(self._descriptor, _MOST_ASKED)
+        if asked == ASK:
             self._link.say("Stack", text=text(self._main))
+        elif asked.startswith(b"{"):
+            self._hear(asked)
         else:
             self._poll = None  # closed by somebody: there is nobody to answer to
 
