@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.worker import layout, p2p
+from harness.worker import armed, layout, p2p
 from harness.worker.audits.auditor import Auditor, Means
 from harness.worker.digestlog import DigestWriter
 from harness.worker.digests.witness import Witness
@@ -61,6 +61,8 @@ class Assignment:
     """Of the rank's time, that each kind of check of its own numbers may take; 0: none is made."""
     replays: int = 0
     """Least steps between two micro-batches that are computed again; 0: none are."""
+    armed: str = ""
+    """Faults to be done on purpose in this rank, by harness.chaos.inside; empty: none."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
@@ -86,7 +88,7 @@ class Guest:
             os.set_inheritable(assignment.memory, False)
             self.memory = MemoryFile(assignment.memory)
         self._in_hand = InHand(self.link)
-        self._answering = Answering(assignment.link, self.link)
+        self._answering = Answering(assignment.link, self.link, self._told)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
         self._told_steps = False
@@ -139,6 +141,11 @@ class Guest:
         marks = 0 if self.marker is None else self.marker.total
         operations = 0 if self.recorder is None else self.recorder.operations()
         return (marks % _TURN) * _TURN + operations % _TURN
+
+    def _told(self, said: bytes) -> None:
+        """The agent has said something that only runs with `--chaos-allowed` hear."""
+        if said.startswith(armed.ARM):
+            armed.arm(self, said[len(armed.ARM) :].decode())
 
     def beat_forever(self) -> None:
         """Body of the heartbeat thread: shows that Python code can still run here."""

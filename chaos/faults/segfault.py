@@ -1,0 +1,21 @@
+"""A read from address 0 in the rank itself."""
+
+import ctypes
+
+from harness.chaos.inside import Inside
+from harness.chaos.kinds import Kind
+
+
+def do(inside: Inside) -> None:
+    inside.before_update(lambda: ctypes.string_at(0))
+
+
+KIND = Kind(
+    name="segfault",
+    area="process",
+    summary="read from address 0",
+    place="worker",
+    do=do,
+    verdicts=("killed_by_signal",),
+    actions=("restart",),
+)

@@ -1,0 +1,216 @@
+"""What a fault that is done from outside is given: the processes and files of one node."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.chaos.kinds import Undo, Unfit
+from harness.checkpointnames import is_data, is_unfinished, said_step
+from harness.faults import Fault
+
+
+_ESTABLISHED = "01"
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_SKF_RANDOM = 2**32 - 0x1000 + 56
+_PIDFD_GETFD = 438
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A rank's process and what of its node can be harmed. Built by the agent of the node."""
+
+    fault: Fault
+    values: Mapping[str, Any]
+    pid: int
+    """Of the rank; 0 for what is done to a node."""
+    others: tuple[int, ...]
+    """Processes of the node's other ranks."""
+    zygote: int
+    """0: there is none."""
+    run_dir: Path
+    checkpoint: str
+    """The newest one that the script has told of, a folder or a file; empty: none yet."""
+    head: bool
+
+    @property
+    def random(self) -> random.Random:
+        """Drawn from anew each time, so that a fault does the same wherever it is done."""
+        return random.Random(self.fault.seed)
+
+
+def send(pid: int, number: int) -> None:
+    """A signal; nobody there is no error."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def stop(pid: int) -> Undo:
+    """SIGSTOP, and how to let it go on."""
+    send(pid, signal.SIGSTOP)
+    return lambda: send(pid, signal.SIGCONT)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that `pid` has started, the oldest first."""
+    found = []
+    for thread in _entries(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            found += Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
+    return sorted(map(int, found))
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def checkpoint_files(target: Target) -> list[Path]:
+    """The files of the newest checkpoint that hold tensors, the largest first.
+
+    Raises Unfit when the script has told of none.
+    """
+    if not target.checkpoint:
+        raise Unfit("no checkpoint has been saved yet")
+    path = Path(target.checkpoint)
+    found = [path] if path.is_file() else list(path.rglob("*"))
+    data = [each for each in found if each.is_file() and is_data(each.name)]
+    if not data:
+        raise Unfit(f"{path} holds no files with tensors")
+    return sorted(data, key=lambda each: (-each.stat().st_size, each.name))
+
+
+def older_checkpoint(target: Target) -> Path:
+    """The one before the newest. Raises Unfit."""
+    path = Path(target.checkpoint)
+    step = said_step(path.name)
+    steps = {
+        said: each
+        for each in path.parent.iterdir()
+        if each.is_dir() == path.is_dir()
+        and not is_unfinished(each.name)
+        and (said := said_step(each.name)) is not None
+        and (step is None or said < step)
+    }
+    if not steps:
+        raise Unfit(f"there is no checkpoint before {path.name}")
+    return steps[max(steps)]
+
+
+def damage(target: Target, harm: Callable[[], None]) -> None:
+    """Do `harm` to files, then kill the rank: files are read when the job starts again."""
+    harm()
+    send(target.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def descriptors(pid: int) -> Iterator[Callable[[int], int]]:
+    """Take copies of another process's descriptors, as `pidfd_getfd` gives them."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    pidfd = os.pidfd_open(pid)
+    taken: list[int] = []
+
+    def take(number: int) -> int:
+        copy = int(libc.syscall(_PIDFD_GETFD, pidfd, number, 0))
+        if copy < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        taken.append(copy)
+        return copy
+
+    try:
+        yield take
+    finally:
+        for copy in taken:
+            os.close(copy)
+        os.close(pidfd)
+
+
+def loaders(pid: int) -> list[int]:
+    """The rank's children that carry its own name: processes of its data loaders."""
+    found = []
+    for child in children(pid):
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/{child}/comm").read_text().strip()
+            if "python" in name or name.startswith("pt_data") or name == _comm(pid):
+                found.append(child)
+    return found
+
+
+def _comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+@contextlib.contextmanager
+def rank_sockets(target: Target) -> Iterator[list[socket.socket]]:
+    """The rank's TCP connections with other ranks of this node."""
+    ends = {end for pid in target.others for end in _ends(pid).values()}
+    mine = {fd: peer for fd, peer in _ends(target.pid, far=True).items() if peer in ends}
+    with descriptors(target.pid) as take, contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.socket(fileno=os.dup(take(number)))) for number in mine
+        ]
+
+
+def _ends(pid: int, *, far: bool = False) -> dict[int, str]:
+    """Descriptor → the near (or far) end of each TCP connection that a process has."""
+    table = {}
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _ESTABLISHED:
+                table[fields[9]] = fields[2 if far else 1]
+    found = {}
+    for number in _entries(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            link = os.readlink(f"/proc/{pid}/fd/{number}")
+            inode = link.removeprefix("socket:[").rstrip("]")
+            if inode in table:
+                found[int(number)] = table[inode]
+    return found
+
+
+def drop_arriving(target: Target, percent: float) -> Undo | None:
+    """Lose so many percent of what arrives at the rank's connections with other ranks of the node;
+    None when it has none.
+
+    A socket filter (BPF) decides before TCP sees the segment, so its sender hears nothing and
+    sends it again, as on a broken link.
+    """
+    taken: list[int] = []
+    with rank_sockets(target) as found:
+        for each in found:
+            _filter(each, percent)
+            taken.append(os.dup(each.fileno()))
+    if not taken:
+        return None
+
+    def undo() -> None:
+        for number in taken:
+            with socket.socket(fileno=number) as each, contextlib.suppress(OSError):
+                each.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+
+    return undo
+
+
+def _filter(each: socket.socket, percent: float) -> None:
+    import ctypes
+
+    # ld random; jge threshold ? accept : drop
+    threshold = min(int(percent / 100 * 2**32), 2**32 - 1)
+    code = [(0x20, 0, 0, _SKF_RANDOM), (0x35, 0, 1, threshold), (6, 0, 0, 2**32 - 1), (6, 0, 0, 0)]
+    if percent >= 100:
+        code = [(6, 0, 0, 0)]
+    words = b"".join(struct.pack("=HBBI", *each) for each in code)
+    memory = ctypes.create_string_buffer(words)
+    program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(memory))
+    each.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
