@@ -42,8 +42,9 @@ def flip(inside: Inside, found: "list[torch.Tensor]") -> None:
         flat = tensor.contiguous().view(-1).view(words) if tensor.is_contiguous() else None
         if flat is None:
             flat = tensor.as_strided((tensor.numel(),), (1,)).view(words)
-        bit = int(inside.values["bit"]) % (8 * tensor.element_size())
+        top = 8 * tensor.element_size() - 1
+        bit = int(inside.values["bit"]) % (top + 1)
         # The top bit is a negative number of the signed type.
-        mask = (1 << bit) - (1 << 8 * tensor.element_size() if bit == 8 * tensor.element_size() - 1 else 0)
+        mask = -(1 << top) if bit == top else 1 << bit
         with torch.no_grad():
             flat[inside.random.randrange(flat.numel())] ^= mask

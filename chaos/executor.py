@@ -20,7 +20,6 @@ from harness import journal, runs
 from harness.chaos import residue
 from harness.chaos.plan import Plan, Planned
 from harness.chaos.residue import Residue
-from harness.chaos.workloads import Workload
 from harness.codec import CodecError, decode
 from harness.errors import HarnessError, UsageError
 from harness.events import AgentJoined, ControllerStarted, Record, StoreReady, WorkerStarted
@@ -218,7 +217,9 @@ def addressed(planned: Planned, state: RunState) -> Fault | None:
     """The fault with its rank, once it can be known. Raises UsageError when there is none."""
     if not planned.at:
         return planned.fault
-    return None if not state.coordinates else replace(planned.fault, rank=rank_at(planned.at, state))
+    return (
+        None if not state.coordinates else replace(planned.fault, rank=rank_at(planned.at, state))
+    )
 
 
 def rank_at(at: Mapping[str, int], state: RunState) -> int:

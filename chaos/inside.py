@@ -37,10 +37,9 @@ class Inside:
         self.values = kinds.values(self.kind, fault.parameters)
         self.optimizer: Any = None
         """The one that is about to step, or has."""
-        self._number = number
+        self.number = number
         self._armed_at = time.monotonic()
-        self._struck = False
-        self._took_back: list[Callable[[], None]] = []
+        self.struck = False
 
     @property
     def random(self) -> random.Random:
@@ -50,7 +49,7 @@ class Inside:
     def due(self) -> bool:
         """Whether the fault's moment has come."""
         fault, host = self.fault, self.host
-        if self._struck:
+        if self.struck:
             return False
         if fault.step is not None and host.step < fault.step:
             return False
@@ -65,16 +64,16 @@ class Inside:
 
     def strike(self, what: str = "") -> None:
         """Tell that the harm is done from here on: the next line may be this process's last."""
-        self._struck = True
-        self.host.link.say("FaultDone", number=self._number, at_ns=time.time_ns(), what=what)
+        self.struck = True
+        self.host.link.say("FaultDone", number=self.number, at_ns=time.time_ns(), what=what)
 
     def act(self) -> None:
         """Let the kind do it."""
         try:
             self.kind.do(self)
         except kinds.Unfit as unfit:
-            self._struck = True
-            self.host.link.say("FaultUnfit", number=self._number, why=str(unfit))
+            self.struck = True
+            self.host.link.say("FaultUnfit", number=self.number, why=str(unfit))
 
     # --- moments -------------------------------------------------------------------------------
 
@@ -96,9 +95,9 @@ class Inside:
             return
 
         def hook(optimizer: Any, args: Any, arguments: Any) -> None:
-            if self.due() or (every and self._struck):
+            if self.due() or (every and self.struck):
                 self.optimizer = optimizer
-                if not self._struck:
+                if not self.struck:
                     self.strike()
                 if not every:
                     handle.remove()
@@ -138,7 +137,7 @@ class Inside:
             if self.due():
                 self.strike(name)
                 return do(original, group, args, kwargs)
-            if every and self._struck:
+            if every and self.struck:
                 return do(original, group, args, kwargs)
             return original(group, *args, **kwargs)
 
@@ -163,7 +162,6 @@ def arm(host: "Guest", text: str, *, at_start: bool) -> None:
         return
     _OPEN.extend(found)
     for inside in found:
-        host.link.say("FaultArmed", number=inside._number)
         if at_start and inside.fault.phase == "init":
             _at_start(inside)
         elif _optimizers_ready():
@@ -174,6 +172,7 @@ def arm(host: "Guest", text: str, *, at_start: bool) -> None:
 
 def _at_start(inside: Inside) -> None:
     """Before the script's first line: the hooks of the kind fire as they are made."""
+
     def now(do: Callable[[], None]) -> None:
         if inside.due():
             inside.strike()

@@ -6,6 +6,7 @@ what came.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.chaos import kinds
 from harness.chaos.executor import Executed
@@ -58,14 +59,18 @@ class Judgment:
         return next((check.ok for check in self.checks if check.name == name), None)
 
 
-def judge(done: Executed, calm: Executed | None) -> Judgment:
-    """Compare what was done with what was said. `calm` is the same run without a fault."""
+def judge(done: Executed, calm: Path | None) -> Judgment:
+    """Compare what was done with what was said. `calm` is where the same run without
+    faults wrote."""
     state = done.state
     harms = [(fault, kinds.find(fault.fault.kind)) for fault in state.faults]
     story = [(fault, kind, _told_of(fault, kind, state)) for fault, kind in harms]
     checks = [_done(done), _classes(story, state), _ranks(story, state), _innocents(harms, state)]
     checks += [_actions(story), _outcome(done, story), _lost(done, story)]
-    checks += [_final(done, calm, story), Check(name="residue", ok=not done.residue, says=done.residue.words())]
+    checks += [
+        _final(done, calm, story),
+        Check(name="residue", ok=not done.residue, says=done.residue.words()),
+    ]
     first = story[0] if story else None
     incident = first[2] if first else None
     shown = incident or next(iter(state.incidents), None)
@@ -184,7 +189,9 @@ def _innocents(harms: Iterable[tuple[FaultInjected, Kind]], state: RunState) -> 
     if anybody:
         blamed = set()
     return Check(
-        name="innocents", ok=not blamed, says=f"blamed: {_text(blamed)}" if blamed else "none blamed"
+        name="innocents",
+        ok=not blamed,
+        says=f"blamed: {_text(blamed)}" if blamed else "none blamed",
     )
 
 
@@ -229,10 +236,10 @@ def _lost(done: Executed, story: Story) -> Check:
     return Check(name="lost steps", ok=worst <= limit if lost else None, says=says)
 
 
-def _final(done: Executed, calm: Executed | None, story: Story) -> Check:
+def _final(done: Executed, calm: Path | None, story: Story) -> Check:
     if _stopped(done) or done.code != 0 or not all(kind.equal for _, kind, _ in story):
         return Check(name="final", ok=None, says="not asked")
     if calm is None:
         return Check(name="final", ok=None, says="there is no run without faults to compare with")
-    ok, says = same_final(done.plan.workload, calm.work, done.work)
+    ok, says = same_final(done.plan.workload, calm, done.work)
     return Check(name="final", ok=ok, says=says)

@@ -15,7 +15,6 @@ from harness.chaos.kinds import Undo, Unfit
 from harness.checkpointnames import is_data, is_unfinished, said_step
 from harness.faults import Fault
 
-
 _ESTABLISHED = "01"
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _SKF_RANDOM = 2**32 - 0x1000 + 56
@@ -156,9 +155,7 @@ def rank_sockets(target: Target) -> Iterator[list[socket.socket]]:
     ends = {end for pid in target.others for end in _ends(pid).values()}
     mine = {fd: peer for fd, peer in _ends(target.pid, far=True).items() if peer in ends}
     with descriptors(target.pid) as take, contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(socket.socket(fileno=os.dup(take(number)))) for number in mine
-        ]
+        yield [stack.enter_context(socket.socket(fileno=os.dup(take(number)))) for number in mine]
 
 
 def _ends(pid: int, *, far: bool = False) -> dict[int, str]:

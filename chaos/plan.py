@@ -20,12 +20,12 @@ else:
     import tomli as tomllib
 
 AFTER = ("suspicion", "incident", "restart")
-"""What of the run a fault may wait for: ranks are looked at, a verdict is given, an attempt ends."""
+"""What of the run a fault may wait for: a look at the ranks, a verdict, a second attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A fault of a plan. `at`: coordinates on the mesh in place of a rank; `after`: one of AFTER."""
+    """A fault of a plan. `at`: coordinates in place of a rank; `after`: one of AFTER."""
 
     fault: Fault
     at: Mapping[str, int] = field(default_factory=dict)

@@ -80,7 +80,9 @@ def listening() -> set[int]:
     return found
 
 
-def left(mark: str, pids: Iterable[int], ports: Iterable[int], before: set[str], temp: Path) -> Residue:
+def left(
+    mark: str, pids: Iterable[int], ports: Iterable[int], before: set[str], temp: Path
+) -> Residue:
     """What the run of `mark` has left. `pids` were its processes, `ports` its doors; `before` lay
     in shared memory when it began, `temp` is its folder for temporary files."""
     own = {str(pid) for pid in pids}
@@ -89,7 +91,8 @@ def left(mark: str, pids: Iterable[int], ports: Iterable[int], before: set[str],
         orphans=tuple(f"{pid} {what}" for pid, what in sorted(marked(mark).items())),
         ports=tuple(sorted(listening() & set(ports))),
         shm=tuple(sorted(name for name in new if own & set(re.findall(r"\d+", name)))),
-        files=tuple(sorted(each.name for each in temp.iterdir())) if temp.is_dir() else (),
+        # torch's and multiprocessing's own folders stay where a rank is killed.
+        files=tuple(sorted(each.name for each in temp.glob("harness-*"))),
     )
 
 

@@ -73,8 +73,9 @@ BUILT_IN: dict[str, Workload] = {
             name="ddp",
             script=DDP,
             args=("{folder}",),
+            nproc=3,
             final="files",
-            steps=40,
+            steps=30,
             has=frozenset({"checkpoints", "loader", "replicas"}),
         ),
         _trainer("dp2", "--dp 2", 2, "replicas"),
@@ -90,9 +91,7 @@ BUILT_IN: dict[str, Workload] = {
 def workload(name: str) -> Workload:
     """The built-in one of that name. Raises UsageError."""
     if name not in BUILT_IN:
-        raise UsageError(
-            f"no workload is called {name!r}", help=f"there are {', '.join(BUILT_IN)}"
-        )
+        raise UsageError(f"no workload is called {name!r}", help=f"there are {', '.join(BUILT_IN)}")
     return BUILT_IN[name]
 
 

@@ -12,7 +12,11 @@ def do(target: Target) -> None:
     old = before if before.is_file() else before / file.name
     if not old.exists():
         raise Unfit(f"{before.name} has no file {file.name}")
-    damage(target, lambda: shutil.copyfile(old, file) and None)
+
+    def put_back() -> None:
+        shutil.copyfile(old, file)
+
+    damage(target, put_back)
 
 
 KIND = Kind(

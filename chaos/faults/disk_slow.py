@@ -14,10 +14,11 @@ def do(inside: Inside) -> None:
     def fsync(descriptor: Any) -> None:
         if inside.due():
             inside.strike()
-        time.sleep(inside.values["late"])
+        if inside.struck:
+            time.sleep(inside.values["late"])
         synced(descriptor)
 
-    os.fsync = fsync
+    inside.replace(os, "fsync", lambda original: fsync)
 
 
 KIND = Kind(

@@ -12,7 +12,7 @@ def do(inside: Inside) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
         try:
-            open(os.devnull)
+            os.open(os.devnull, os.O_RDONLY)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

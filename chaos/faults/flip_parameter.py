@@ -1,8 +1,8 @@
 """One bit of one parameter, after an update: memory that does not keep what was written."""
 
-from harness.chaos.inside import Inside
-from harness.chaos.kinds import Kind, Parameter
 from harness.chaos.bits import BIT, WHICH, flip, tensors
+from harness.chaos.inside import Inside
+from harness.chaos.kinds import Kind
 
 
 def do(inside: Inside) -> None:

@@ -7,7 +7,10 @@ from harness.chaos.kinds import Kind
 
 
 def do(inside: Inside) -> None:
-    inside.before_update(lambda: ctypes.string_at(0))
+    def read() -> None:
+        ctypes.string_at(0)
+
+    inside.before_update(read)
 
 
 KIND = Kind(

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 BATCH = 4
 
 
-class Samples(Dataset):
+class Samples(Dataset[torch.Tensor]):
     """The same numbers for the same step and rank, whichever attempt asks."""
 
     def __init__(self, first: int, steps: int, rank: int) -> None:
@@ -58,7 +58,9 @@ def main() -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["step"]
-    wrapped = DistributedDataParallel(model)
+    # Keeps DDP from sorting its buckets anew after the first step: an attempt that goes on from a
+    # file would add up in another order than one that never stopped.
+    wrapped = DistributedDataParallel(model, find_unused_parameters=True)
     loader = DataLoader(
         Samples(first, given.steps, rank), batch_size=BATCH, num_workers=given.loaders
     )

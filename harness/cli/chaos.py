@@ -1,6 +1,7 @@
 """`harness chaos`: break a run on purpose, and judge what is said of it."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,7 @@ def explain(kind: str, as_json: bool) -> None:
         ("needs", found.needs or "nothing"),
         ("must be said", kinds.said(found)),
     ]
-    rows += [
-        (each.name, f"{each.help}  [default: {each.default}]") for each in found.parameters
-    ]
+    rows += [(each.name, f"{each.help}  [default: {each.default}]") for each in found.parameters]
     if found.note:
         rows.append(("note", found.note))
     for left, right in rows:
@@ -155,6 +154,141 @@ def _tell(judgment: Any) -> None:
         click.echo(f"  {marks[check.ok]:<6} {check.name:<11} {check.says}")
     mttd = "-" if judgment.mttd is None else f"{judgment.mttd:.2f} s"
     click.echo(f"  told {mttd} after the harm; {judgment.seconds:.0f} s in all; {judgment.folder}")
+
+
+@command.command(
+    "campaign", cls=ReadingCommand, context_settings=SETTINGS, short_help="Many plans, one table."
+)
+@click.option("--kinds", "names", metavar="LIST", help="Which kinds.  [default: all that fit]")
+@click.option("--areas", metavar="LIST", help="Which areas of kinds, as `chaos list` has them.")
+@click.option("--workloads", metavar="LIST", default="ddp", show_default=True)
+@click.option("--ranks", metavar="LIST", help="Whom.  [default: first, middle and last]")
+@click.option("--combined", is_flag=True, help="Two faults a run, at bad moments, instead.")
+@click.option("--hours", type=click.FloatRange(min=0), help="Draw plans for so long instead.")
+@click.option("--faults", type=click.IntRange(1, 8), default=1, help="A drawn plan has so many.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no run after so long.")
+@click.option("--nproc", type=click.IntRange(min=2), help="Ranks, in place of the workload's own.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--shrink", "tries", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Make failing plans small, with at most so many runs for each.")  # fmt: skip
+@click.option("--report", metavar="FILE", help="Write the Markdown there too.")
+@click.option("--dry-run", is_flag=True, help="Say which runs there would be, start none.")
+@_OUT
+@_JSON
+def campaign_(out: str, as_json: bool, dry_run: bool, report: str | None, **given: Any) -> int:
+    """Run many plans and judge each: kinds x workloads x ranks, or drawn from a seed for hours.
+
+    Writes DIR/report.md, DIR/junit.xml and each failing plan to DIR/failing. Exit code 0 when all
+    runs were right, else 1.
+    """
+    from harness.chaos import campaign, tables
+
+    plans = _plans(**given)
+    if dry_run:
+        shown = [
+            str(plan) for plan in itertools.islice(plans, 1000 if given["hours"] is None else 10)
+        ]
+        if as_json:
+            print_json({"schema": SCHEMA, "plans": shown})
+        else:
+            click.echo("\n".join(shown) or "no kind fits")
+        return 0
+    seconds = [
+        s for s in (_times(given["hours"], 3600), _times(given["minutes"], 60)) if s is not None
+    ]
+    folder = campaign.fresh(Path(out), "campaign")
+    cells = campaign.campaign(
+        plans, folder, seconds=min(seconds, default=None), tries=given["tries"],
+        say=lambda text: click.echo(text, err=True),
+    )  # fmt: skip
+    if not cells:
+        raise UsageError("no kind fits", help="harness chaos explain KIND tells what it needs")
+    text = tables.markdown(cells, _typed(given, report))
+    (folder / "junit.xml").write_text(tables.junit(cells), encoding="utf-8")
+    for path in (folder / "report.md", *([Path(report)] if report else [])):
+        path.write_text(text, encoding="utf-8")
+    if as_json:
+        found = [campaign.as_dict(cell.judgment) for cell in cells if cell.judgment is not None]
+        print_json({"schema": SCHEMA, "dir": str(folder), "judgments": found})
+    else:
+        click.echo(text, nl=False)
+    return 0 if all(cell.right for cell in cells) else 1
+
+
+def _times(count: float | None, seconds: float) -> float | None:
+    return None if count is None else count * seconds
+
+
+def _typed(given: dict[str, Any], report: str | None) -> str:
+    """The command as it was typed, without what only says where."""
+    names = {"names": "kinds", "tries": "shrink"}
+    defaults = {"workloads": "ddp", "faults": 1, "seed": 0, "tries": 0}
+    parts = ["harness chaos campaign"]
+    for name, value in given.items():
+        if value is None or value is False or value == defaults.get(name):
+            continue
+        option = f"--{names.get(name, name)}"
+        parts.append(option if value is True else f"{option} {value}")
+    return " ".join([*parts, *([f"--report {report}"] if report else [])])
+
+
+def _plans(
+    *, names: str | None, areas: str | None, workloads: str, ranks: str | None, combined: bool,
+    hours: float | None, faults: int, seed: int, nproc: int | None, **_: Any,
+) -> Any:  # fmt: skip
+    from harness.chaos import campaign, kinds
+    from harness.chaos import combined as combinations
+    from harness.chaos.workloads import workload
+
+    chosen = [kinds.find(name) for name in words(names)] or kinds.everything()
+    if areas:
+        known = {kind.area for kind in kinds.everything()}
+        for area in words(areas):
+            if area not in known:
+                raise UsageError(
+                    f"--areas {area}: no such area", help=f"there are {', '.join(sorted(known))}"
+                )
+        chosen = [kind for kind in chosen if kind.area in words(areas)]
+    ones = [workload(name) for name in words(workloads)]
+    if nproc is not None:
+        ones = [dataclasses.replace(one, nproc=nproc) for one in ones]
+    if combined:
+        return iter([plan for one in ones for plan in combinations.plans(one, seed)])
+    if hours is not None:
+        return campaign.soak(ones, faults, seed)
+    return iter(campaign.matrix(chosen, ones, whole_numbers(ranks or ""), seed))
+
+
+@command.command(
+    "replay", cls=ReadingCommand, context_settings=SETTINGS, short_help="A plan once more."
+)
+@click.argument("plan", type=click.Path())
+@_OUT
+@_JSON
+def replay(plan: str, out: str, as_json: bool) -> int:
+    """Carry out a plan that was kept (DIR/failing/NAME.toml, or the folder of its run) once more,
+    with the same seed. Exit code 0 when the run is judged as it was, or is right where that is not
+    known."""
+    from harness.chaos import campaign
+    from harness.chaos import plan as plans
+
+    path = Path(plan)
+    before = load(path / "judgment.json") if (path / "judgment.json").exists() else None
+    found = plans.read(path / "plan.toml" if path.is_dir() else path)
+    folder = campaign.fresh(Path(out), f"{found.name}-again")
+    judgment = campaign.carry_out(found, folder, say=lambda text: click.echo(text, err=True))
+    now = campaign.as_dict(judgment)
+    if as_json:
+        print_json({"schema": SCHEMA, "before": before, "now": now})
+    else:
+        _tell(judgment)
+    if before is None:
+        return 0 if judgment.right else 1
+    told = ("right", "said", "ranks")
+    same = [before.get(name) for name in told] == [json.loads(json.dumps(now))[n] for n in told]
+    if not as_json:
+        click.echo("  judged as before" if same else f"  before: {before.get('said')}")
+    return 0 if same else 1
 
 
 def words(text: str | None) -> tuple[str, ...]:

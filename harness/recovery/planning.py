@@ -107,7 +107,10 @@ def _accept_fault(state: RunState, run: e.RunStarted, fault: Fault) -> tuple[boo
     if fault.rank == ANY:
         node = max(fault.node, 0)
         if node not in state.nodes:
-            return False, f"there is no node {node}; the nodes are {ranks_text(sorted(state.nodes))}"
+            return (
+                False,
+                f"there is no node {node}; the nodes are {ranks_text(sorted(state.nodes))}",
+            )
         return True, f"{fault.kind} of node {node} is passed on"
     if attempt is None:
         return True, f"{fault.kind} of rank {fault.rank} waits for the first attempt"
