@@ -91,6 +91,13 @@ class Faults:
     def started(self, worker: Worker) -> None:
         """Arm what was asked for while the worker was started."""
         due = self._due_inside(worker.rank, worker.attempt)
+        if due and not worker.guest:
+            for pending in due.values():
+                pending.left = 0
+                self._unfit(
+                    pending.fault, "it is done inside a rank, and this program is not Python"
+                )
+            return
         self._arm(worker, {n: p for n, p in due.items() if worker.attempt not in p.told})
 
     def _due_inside(self, rank: int, attempt: int) -> dict[int, Pending]:
