@@ -17,7 +17,8 @@ from harness.faults import ANY, whom
 from harness.incidents import Incident
 from harness.state import RunState
 
-_RESTARTS = ("restart", "rollback", "report", "none")
+_ENDS = 2
+"""Of a connection: where it was cut, either may be named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +170,7 @@ def _ranks(story: Story, state: RunState) -> Check:
         named = set(incident.verdict.first_failing)
         mine = targets(fault, state)
         if kind.blame == "pair":
-            right = bool(named & mine) and len(named) <= 2
+            right = bool(named & mine) or len(named) <= _ENDS
         elif kind.area == "checkpoint":
             right = True  # a file belongs to whoever wrote it
         else:

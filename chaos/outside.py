@@ -16,7 +16,8 @@ from harness.checkpointnames import is_data, is_unfinished, said_step
 from harness.faults import Fault
 
 _ESTABLISHED = "01"
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER, _SO_MAX_PACING_RATE = 26, 27, 47
+_DETACH = (socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 _SKF_RANDOM = 2**32 - 0x1000 + 56
 _PIDFD_GETFD = 438
 
@@ -149,13 +150,23 @@ def _comm(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-@contextlib.contextmanager
-def rank_sockets(target: Target) -> Iterator[list[socket.socket]]:
-    """The rank's TCP connections with other ranks of this node."""
+def rank_sockets(target: Target) -> list[socket.socket]:
+    """The rank's TCP connections with other ranks of this node, as copies that are to be closed."""
     ends = {end for pid in target.others for end in _ends(pid).values()}
-    mine = {fd: peer for fd, peer in _ends(target.pid, far=True).items() if peer in ends}
-    with descriptors(target.pid) as take, contextlib.ExitStack() as stack:
-        yield [stack.enter_context(socket.socket(fileno=os.dup(take(number)))) for number in mine]
+    return _copies(
+        target.pid, [fd for fd, peer in _ends(target.pid, far=True).items() if peer in ends]
+    )
+
+
+def connected_to(pid: int, port: int) -> list[socket.socket]:
+    """The TCP connections of a process with a port, as copies that are to be closed."""
+    far = _ends(pid, far=True)
+    return _copies(pid, [fd for fd, peer in far.items() if int(peer[-4:], 16) == port])
+
+
+def _copies(pid: int, numbers: list[int]) -> list[socket.socket]:
+    with descriptors(pid) as take:
+        return [socket.socket(fileno=os.dup(take(number))) for number in numbers]
 
 
 def _ends(pid: int, *, far: bool = False) -> dict[int, str]:
@@ -176,25 +187,40 @@ def _ends(pid: int, *, far: bool = False) -> dict[int, str]:
     return found
 
 
-def drop_arriving(target: Target, percent: float) -> Undo | None:
-    """Lose so many percent of what arrives at the rank's connections with other ranks of the node;
-    None when it has none.
+def drop(sockets: list[socket.socket], percent: float) -> Undo | None:
+    """Lose so many percent of what arrives at `sockets`; None where there are none.
 
     A socket filter (BPF) decides before TCP sees the segment, so its sender hears nothing and
     sends it again, as on a broken link.
     """
-    taken: list[int] = []
-    with rank_sockets(target) as found:
-        for each in found:
-            _filter(each, percent)
-            taken.append(os.dup(each.fileno()))
-    if not taken:
+    for each in sockets:
+        _filter(each, percent)
+    return _take_back(sockets, lambda each: each.setsockopt(*_DETACH))
+
+
+def pace(target: Target, rate: int) -> Undo | None:
+    """Let the kernel send at most `rate` bytes a second to each other rank of the node; None where
+    there are no connections."""
+    sockets = rank_sockets(target)
+    for each in sockets:
+        each.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
+    unlimited = struct.pack("=I", 2**32 - 1)
+    return _take_back(
+        sockets,
+        lambda each: each.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, unlimited),
+    )
+
+
+def _take_back(
+    sockets: list[socket.socket], undo_one: Callable[[socket.socket], None]
+) -> Undo | None:
+    if not sockets:
         return None
 
     def undo() -> None:
-        for number in taken:
-            with socket.socket(fileno=number) as each, contextlib.suppress(OSError):
-                each.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        for each in sockets:
+            with each, contextlib.suppress(OSError):
+                undo_one(each)
 
     return undo
 

@@ -21,4 +21,6 @@ KIND = Kind(
     needs="several nodes",
     verdicts=("node_lost",),
     actions=("restart", "stop"),
+    equal=False,
+    note="Those that are left go on with fewer ranks, and so with other numbers.",
 )

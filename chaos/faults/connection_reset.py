@@ -8,12 +8,12 @@ from harness.chaos.outside import Target, rank_sockets
 
 
 def do(target: Target) -> None:
-    with rank_sockets(target) as found:
-        if not found:
-            raise Unfit("the rank has no TCP connections with other ranks of its node")
-        for each in found:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+    found = rank_sockets(target)
+    if not found:
+        raise Unfit("the rank has no TCP connections with other ranks of its node")
+    for each in found:
+        with each, contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
 
 
 KIND = Kind(

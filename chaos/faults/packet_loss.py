@@ -1,11 +1,11 @@
 """A link that loses some of what is sent: slow, and nothing is wrong with any rank."""
 
 from harness.chaos.kinds import Kind, Parameter, Undo, Unfit
-from harness.chaos.outside import Target, drop_arriving
+from harness.chaos.outside import Target, drop, rank_sockets
 
 
 def do(target: Target) -> Undo:
-    undo = drop_arriving(target, target.values["percent"])
+    undo = drop(rank_sockets(target), target.values["percent"])
     if undo is None:
         raise Unfit("the rank has no TCP connections with other ranks of its node")
     return undo

@@ -1,11 +1,11 @@
 """Nothing that other ranks send arrives any more; what the rank sends is not acknowledged."""
 
 from harness.chaos.kinds import Kind, Parameter, Undo, Unfit
-from harness.chaos.outside import Target, drop_arriving
+from harness.chaos.outside import Target, drop, rank_sockets
 
 
 def do(target: Target) -> Undo:
-    undo = drop_arriving(target, 100.0)
+    undo = drop(rank_sockets(target), 100.0)
     if undo is None:
         raise Unfit("the rank has no TCP connections with other ranks of its node")
     return undo

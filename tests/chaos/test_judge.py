@@ -95,7 +95,8 @@ def test_a_run_that_is_judged_rightly(tmp_path: Path) -> None:
         ("pause", [], set()),
         ("pause", [incident("rank_frozen", (1,))], {"class"}),
         ("connection_reset", [incident("exception", (1, 2))], set()),
-        ("connection_reset", [incident("exception", (0, 2))], {"ranks"}),
+        ("connection_reset", [incident("exception", (0, 2))], set()),
+        ("connection_reset", [incident("exception", (0, 2, 3))], {"ranks"}),
     ],
 )
 def test_each_mistake_is_found(
