@@ -74,13 +74,8 @@ def _entries(folder: str) -> list[str]:
 
 
 def checkpoint_files(target: Target) -> list[Path]:
-    """The files of the newest checkpoint that hold tensors, the largest first.
-
-    Raises Unfit when the script has told of none.
-    """
-    if not target.checkpoint:
-        raise Unfit("no checkpoint has been saved yet")
-    path = Path(target.checkpoint)
+    """The files of the newest checkpoint that hold tensors, the largest first. Raises Unfit."""
+    path = newest_checkpoint(target)
     found = [path] if path.is_file() else list(path.rglob("*"))
     data = [each for each in found if each.is_file() and is_data(each.name)]
     if not data:
@@ -90,19 +85,39 @@ def checkpoint_files(target: Target) -> list[Path]:
 
 def older_checkpoint(target: Target) -> Path:
     """The one before the newest. Raises Unfit."""
-    path = Path(target.checkpoint)
+    path = newest_checkpoint(target)
     step = said_step(path.name)
-    steps = {
-        said: each
-        for each in path.parent.iterdir()
-        if each.is_dir() == path.is_dir()
-        and not is_unfinished(each.name)
-        and (said := said_step(each.name)) is not None
-        and (step is None or said < step)
-    }
+    steps = {said: each for said, each in _beside(path).items() if step is None or said < step}
     if not steps:
         raise Unfit(f"there is no checkpoint before {path.name}")
     return steps[max(steps)]
+
+
+def newest_checkpoint(target: Target) -> Path:
+    """What the script has told of last, or the newest beside it where that has another name by
+    now: many write under a name of the moment. Raises Unfit."""
+    if not target.checkpoint:
+        raise Unfit("no checkpoint has been saved yet")
+    path = Path(target.checkpoint)
+    if path.exists() and not is_unfinished(path.name):
+        return path
+    steps = _beside(path)
+    if not steps:
+        raise Unfit(f"{path} is not there any more")
+    return steps[max(steps)]
+
+
+def _beside(path: Path) -> dict[int, Path]:
+    """Checkpoints in the same folder, by the step that their names say."""
+    if not path.parent.is_dir():
+        return {}
+    return {
+        step: each
+        for each in path.parent.iterdir()
+        if (each.is_dir() or is_data(each.name))
+        and not is_unfinished(each.name)
+        and (step := said_step(each.name)) is not None
+    }
 
 
 def damage(target: Target, harm: Callable[[], None]) -> None:
