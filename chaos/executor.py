@@ -30,7 +30,7 @@ from harness.wire import observer
 
 NAME = "it"
 _LOOK_SECONDS = 0.02
-_SHORTEST_LIMIT, _PER_STEP = 90.0, 1.0
+_SHORTEST_LIMIT, _PER_STEP = 240.0, 2.0
 _STOP_SECONDS = 10.0
 Say = Callable[[str], None]
 
