@@ -13,15 +13,16 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import journal, runs
 from harness.chaos import residue
+from harness.chaos.address import addressed
 from harness.chaos.plan import Plan, Planned
 from harness.chaos.residue import Residue
 from harness.codec import CodecError, decode
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError
 from harness.events import AgentJoined, ControllerStarted, Record, StoreReady, WorkerStarted
 from harness.faults import Fault
 from harness.orders import Inject
@@ -211,37 +212,6 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as door:
         port: int = door.getsockname()[1]
         return port
-
-
-def addressed(planned: Planned, state: RunState) -> Fault | None:
-    """The fault with its rank, once it can be known. Raises UsageError when there is none."""
-    if not planned.at:
-        return planned.fault
-    return (
-        None if not state.coordinates else replace(planned.fault, rank=rank_at(planned.at, state))
-    )
-
-
-def rank_at(at: Mapping[str, int], state: RunState) -> int:
-    """The one rank at these coordinates. Raises UsageError."""
-    told = ", ".join(f"{axis}={value}" for axis, value in at.items())
-    if not state.coordinates:
-        raise UsageError(f"{told}: the run has declared no mesh", help="give --rank")
-    axes = list(next(iter(state.coordinates.values())))
-    for axis in at:
-        if axis not in axes:
-            raise UsageError(f"the mesh has no axis {axis!r}", help=f"it has {', '.join(axes)}")
-    found = [
-        rank
-        for rank, place in sorted(state.coordinates.items())
-        if all(place[axis] == value for axis, value in at.items())
-    ]
-    if not found:
-        raise UsageError(f"no rank is at {told}")
-    if len(found) > 1:
-        text = ", ".join(map(str, found))
-        raise UsageError(f"{told} is not one rank: {text} are there", help="name more axes")
-    return found[0]
 
 
 def _may(planned: Planned, state: RunState) -> bool:

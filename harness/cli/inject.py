@@ -102,7 +102,7 @@ def _on_run(
 ) -> Fault:
     """`fault` with its rank on this run. Raises UsageError when the run does not take it."""
     from harness import runs
-    from harness.chaos.executor import rank_at
+    from harness.chaos.address import rank_at
 
     state = runs.read(runs.find(run, runs.runs_dir(runs_dir))).state
     if state.run is not None and not state.run.chaos_allowed:
