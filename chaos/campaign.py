@@ -19,7 +19,7 @@ from harness.chaos.kinds import Kind
 from harness.chaos.plan import Plan
 from harness.chaos.shrink import shrink
 from harness.chaos.workloads import Workload
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, NodeFailure, UsageError
 
 Say = Callable[[str], None]
 _DONE = "done"
@@ -38,6 +38,10 @@ def carry_out(plan: Plan, folder: Path, *, calm: bool = True, say: Say) -> Judgm
     """Run `plan`, and once per workload the same without faults, and judge."""
     plans.check(plan)
     done = execute(plan, folder, say=say)
+    if done.state.run is None:
+        raise NodeFailure(
+            f"the run never began (exit code {done.code})", help=f"see {folder / 'output.txt'}"
+        )
     compare = without_faults(plan, folder.parent, say) if calm and done.code == 0 else None
     judgment = judge(done, compare)
     (folder / "plan.toml").write_text(plans.text(plan), encoding="utf-8")
@@ -145,10 +149,15 @@ def campaign(
 
 def _cell(plan: Plan, out: Path, say: Say) -> Cell:
     cell = Cell(plan=plan)
-    try:
-        cell.judgment = carry_out(plan, fresh(out, plan.name), say=lambda text: None)
-    except HarnessError as error:
-        cell.error = error.message
+    for _ in range(2):  # a machine that is too busy to start a run says nothing about the plan
+        try:
+            cell.judgment = carry_out(plan, fresh(out, plan.name), say=lambda text: None)
+            break
+        except NodeFailure as error:
+            cell.error = error.message
+        except HarnessError as error:
+            cell.error = error.message
+            break
     said = "right" if cell.right else f"WRONG {'; '.join(cell.wrong())}"
     say(f"{plan.name}: {said}")
     return cell

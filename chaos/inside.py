@@ -123,7 +123,7 @@ class Inside:
     ) -> None:  # fmt: skip
         """Instead of the next collective that is called from Python, `do(original, group, args,
         kwargs)`; of the methods in `only`, where some are given."""
-        group_class = sys.modules["torch._C._distributed_c10d"].ProcessGroup  # type: ignore[attr-defined]
+        group_class = sys.modules["torch._C._distributed_c10d"].ProcessGroup
         for name in only or METHODS:
             if hasattr(group_class, name):
                 setattr(group_class, name, self._instead(group_class, name, do, every=every))

@@ -22,7 +22,7 @@ def do(inside: Inside) -> None:
 
     def back() -> None:
         inside.strike()
-        builtins.open, torch.save = opened, save  # type: ignore[assignment]
+        builtins.open, torch.save = opened, save
 
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if due(file, mode):
