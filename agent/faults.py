@@ -127,12 +127,11 @@ class Faults:
 
     def heard(self, worker: Worker, fact: dict[str, Any]) -> bool:
         """Whether `fact` was about a fault, which is told then."""
+        pending = self._pending.get(fact.get("number", -1))
         match fact.get("type"):
-            case "FaultDone":
-                pending = self._pending[int(fact["number"])]
+            case "FaultDone" if pending is not None:
                 self._tell(pending, worker, int(fact["at_ns"]))
-            case "FaultUnfit":
-                pending = self._pending[int(fact["number"])]
+            case "FaultUnfit" if pending is not None:
                 pending.left = 0
                 self._unfit(pending.fault, str(fact["why"]))
             case "CheckpointSaved":
@@ -170,7 +169,7 @@ class Faults:
                 await node.flushed()
             try:
                 undo = kind.do(target)
-            except (importlib.import_module(_KINDS).Unfit, OSError) as error:
+            except (importlib.import_module(_KINDS).Unfit, OSError, ValueError, KeyError) as error:
                 pending.left = 0
                 self._unfit(pending.fault, str(error))
                 return

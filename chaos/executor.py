@@ -26,6 +26,7 @@ from harness.errors import HarnessError
 from harness.events import AgentJoined, ControllerStarted, Record, StoreReady, WorkerStarted
 from harness.faults import Fault
 from harness.orders import Inject
+from harness.processes import before_exec
 from harness.state import RunState, fold
 from harness.wire import observer
 
@@ -195,6 +196,7 @@ def _launched(
                         env=environ,
                         # Ctrl-C comes to us alone; we end the run.
                         start_new_session=True,
+                        preexec_fn=before_exec(signal.SIGTERM),  # noqa: PLW1509
                     )
                 )
         yield nodes

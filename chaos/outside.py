@@ -52,9 +52,23 @@ def send(pid: int, number: int) -> None:
 
 
 def stop(pid: int) -> Undo:
-    """SIGSTOP, and how to let it go on."""
+    """SIGSTOP, and how to let it go on, if it is still there."""
+    born = _born(pid)
     send(pid, signal.SIGSTOP)
-    return lambda: send(pid, signal.SIGCONT)
+
+    def go_on() -> None:
+        if born and _born(pid) == born:
+            send(pid, signal.SIGCONT)
+
+    return go_on
+
+
+def _born(pid: int) -> str:
+    """When a process was started, in ticks: its number may be another's by now."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def children(pid: int) -> list[int]:
