@@ -232,7 +232,7 @@ _WHAT = {
     "collective_mismatch": "called another collective than the others",
     "shape_mismatch": "called a collective with another shape or type",
     "timeout_waiting_for_slow_rank": "was waited for in vain",
-    "group_mismatch": "did not make a process group that the others make",
+    "group_mismatch": "did not make the same process groups as the others",
     "p2p_deadlock": "wait for each other",
     "rank_stuck_outside_collective": "is stuck outside any collective",
     "rank_stuck_in_io": "is stuck in input or output",

@@ -18,6 +18,9 @@ _CORRUPT = re.compile(
     r"|HeaderTooLarge|InvalidHeader|MetadataIncompleteBuffer|EOFError|BadZipFile",
     re.IGNORECASE,
 )
+_SEEK = re.compile(r"^OSError: \[Errno 22\]")
+"""What torch's reader of archives says of some files that end too early: their directory, found by
+chance in what is left, points to before their beginning."""
 
 
 def save_failed(attempt: AttemptState) -> list[Finding]:
@@ -110,7 +113,8 @@ def _unreadable(attempt: AttemptState, ending: Ending) -> e.CheckpointFile | Non
     same = ending.message[:60] in last.error or last.error.partition(":")[0] == ending.what
     if last.flaw and (same or _name(last) in ending.message):
         return last
-    return last if same and _CORRUPT.search(last.error) else None
+    damaged = _CORRUPT.search(last.error) or (last.bytes and _SEEK.search(last.error))
+    return last if same and damaged else None
 
 
 def _corrupt(group: list[tuple[Ending, e.CheckpointFile]]) -> Finding:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.worker import layout, p2p
+from harness.worker import armed, layout, p2p
 from harness.worker.audits.auditor import Auditor, Means
 from harness.worker.digestlog import DigestWriter
 from harness.worker.digests.witness import Witness
@@ -63,6 +63,8 @@ class Assignment:
     """Least steps between two micro-batches that are computed again; 0: none are."""
     digest_exclude: tuple[str, ...] = ()
     """Patterns of names that digests leave alone."""
+    armed: str = ""
+    """Faults to be done on purpose in this rank, by harness.chaos.inside; empty: none."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
@@ -89,7 +91,7 @@ class Guest:
             os.set_inheritable(assignment.memory, False)
             self.memory = MemoryFile(assignment.memory)
         self._in_hand = InHand(self.link)
-        self._answering = Answering(assignment.link, self.link, self._asked)
+        self._answering = Answering(assignment.link, self.link, self._told)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
         self._told_steps = False
@@ -138,16 +140,19 @@ class Guest:
                 replays=self.assignment.replays,
             )
 
-    def _asked(self, question: bytes) -> None:
-        """The agent wants to know more of a digest."""
-        if self.witness is not None:
-            self.witness.ask(question)
-
     def _progress(self) -> int:
         """Goes on by as much on all ranks that do the same."""
         marks = 0 if self.marker is None else self.marker.total
         operations = 0 if self.recorder is None else self.recorder.operations()
         return (marks % _TURN) * _TURN + operations % _TURN
+
+    def _told(self, said: bytes) -> None:
+        """The agent wants to know more of a digest, or, in runs with `--chaos-allowed`, has a fault
+        to be done."""
+        if said.startswith(armed.ARM):
+            armed.arm(self, said[len(armed.ARM) :].decode())
+        elif self.witness is not None:
+            self.witness.ask(said)
 
     def beat_forever(self) -> None:
         """Body of the heartbeat thread: shows that Python code can still run here."""
