@@ -81,6 +81,8 @@ class Launcher:
                 restore_step=plan.restore_step,
                 audit_share=self._job.policy.audit_share,
                 replays=self._job.policy.replays,
+                spike_step=order.spike_step,
+                spike_bound=order.spike_bound,
             )
             if zygote is not None:
                 request = {

@@ -223,7 +223,7 @@ class Doubt:
     `check`: gradient (not finite before it was reduced), norm (of a gradient, far above all
     before), recompute (a checkpointed block gave other outputs when it was computed again), replay
     (gradients of a micro-batch of `peer`, computed again, are others), at rest (the rank's own
-    shard changed between two steps).
+    shard changed between two steps), loss (that the script tells is above `bound` and stays there).
     """
 
     check: str
@@ -254,6 +254,8 @@ class Doubt:
     total: int = 0
     shows: str = ""
     """The numbers, in words."""
+    bound: float = 0.0
+    """Of a loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
