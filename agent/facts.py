@@ -1,10 +1,12 @@
 """What a worker says on its link, as events."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from harness import events as e
+from harness.agent import filecheck
 from harness.agent.workers import Worker
 from harness.sightings import ExceptionInHand
 
@@ -48,6 +50,15 @@ def event_of(worker: Worker, fact: dict[str, Any]) -> e.Event | None:
         raise BadFact(f"rank {worker.rank} sent a bad fact {kind!r}: {error}") from None
     if isinstance(event, e.CheckpointFile) and event.what == "opened":
         worker.written = [*worker.written, event.path][-_MOST_WRITTEN:]
+    if isinstance(event, e.CheckpointFile) and event.what == "load_failed":
+        event = replace(event, flaw=_flaw(event.path))
     if isinstance(event, e.WorkerRaised) and not worker.raised.done():
         worker.raised.set_result(None)
     return event
+
+
+def _flaw(path: str) -> str:
+    try:
+        return filecheck.flaw(path)
+    except OSError as error:
+        return error.strerror or str(error)

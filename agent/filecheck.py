@@ -29,6 +29,7 @@ _LARGEST_PICKLE = 32 << 20
 _LARGEST_HEADER = 100 << 20
 """Of safetensors, by its own definition."""
 _MOST_ARCHIVES = 100_000
+_QUICKLY_READ = 64 << 20
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
 
 
@@ -96,6 +97,23 @@ def read(path: str, known: Outline) -> Generator[int, None, tuple[str, bytes]]:
             at += len(chunk)
             yield len(chunk)
     return sums.problem(), digest.digest()
+
+
+def flaw(path: str, most: int = _QUICKLY_READ) -> str:
+    """What is wrong with a file that could not be loaded, in words; "" where nothing shows.
+
+    Only of files up to `most` bytes are all bytes read; of larger ones the ends. Raises OSError.
+    """
+    known = outline(path, steps=False)
+    if known.problem or known.size > most:
+        return known.problem
+    reading = read(path, known)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            problem: str = end.value[0]
+            return problem
 
 
 def _once(descriptor: int) -> None:

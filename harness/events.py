@@ -255,6 +255,8 @@ class CheckpointFile:
     older: str = ""
     """Of a file that was read, or could not be: the one of the same name with the next smaller
     number, if there is one."""
+    flaw: str = ""
+    """Of a file that could not be loaded: what is wrong with it, as far as its agent can see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,7 +229,7 @@ _WHAT = {
     "unsynchronised_pauses": "pause at different times",
     "resource_leak_fd": "leaks open files",
     "resource_leak_memory": "leaks memory",
-    "checkpoint_corrupt": "cannot read its checkpoint",
+    "checkpoint_corrupt": "cannot read a checkpoint",
     "checkpoint_save_failed": "could not save a checkpoint",
     "checkpoint_step_mismatch": "went on from different steps",
     "nondeterminism": "compute the same thing with another result",

@@ -108,6 +108,8 @@ def _unreadable(attempt: AttemptState, ending: Ending) -> e.CheckpointFile | Non
     if ending.kind not in ("raised", "code") or last is None or last.what != "load_failed":
         return None
     same = ending.message[:60] in last.error or last.error.partition(":")[0] == ending.what
+    if last.flaw and (same or _name(last) in ending.message):
+        return last
     return last if same and _CORRUPT.search(last.error) else None
 
 
@@ -118,7 +120,7 @@ def _corrupt(group: list[tuple[Ending, e.CheckpointFile]]) -> Finding:
     return Finding(
         verdict="checkpoint_corrupt",
         ranks=ranks,
-        cause=f"{_name(file)} ({file.bytes:,} bytes) cannot be read: {file.error[:200]}",
+        cause=f"{_name(file)} ({file.bytes:,} bytes) cannot be read: {_why(file)}",
         reason=f"{ranks_name(ranks)} failed in torch.load of that file and of nothing else{older}",
         confidence="proven",
         onset_ns=first.at_ns,
@@ -131,6 +133,10 @@ def _corrupt(group: list[tuple[Ending, e.CheckpointFile]]) -> Finding:
             place=place_text(first.where),
         ).text(),
     )
+
+
+def _why(file: e.CheckpointFile) -> str:
+    return "; ".join(filter(None, (file.flaw, file.error[:200])))
 
 
 def _name(file: e.CheckpointFile) -> str:

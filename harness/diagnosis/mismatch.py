@@ -12,6 +12,7 @@ from harness.collectives import Collective
 from harness.diagnosis.scene import Scene, collective_ref, op_name
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.texts import is_size_abort, size_ratio
+from harness.diagnosis.waits.compare import new_steps
 from harness.incidents import EvidenceRef, Finding, Where
 from harness.topology import ranks_name
 
@@ -88,20 +89,43 @@ def _differ(scene: Scene, meeting: _Meeting) -> Finding:
     counts = Counter(_what(entry) for entry in meeting.entries.values())
     most = max(counts.values())
     usual = [what for what, count in counts.items() if count == most]
-    told_apart = len(usual) == 1 and most > 1
+    by_number = len(usual) == 1 and most > 1
     odd = sorted(
-        rank
-        for rank, entry in meeting.entries.items()
-        if not told_apart or _what(entry) != usual[0]
+        rank for rank, entry in meeting.entries.items() if not by_number or _what(entry) != usual[0]
     )
-    expected = usual[0] if told_apart else None
+    new = [] if by_number else _new(scene, meeting)
+    odd = new or odd
+    expected = usual[0] if by_number else None
     verdict, how = _kind(scene, meeting, odd, expected)
     reason = f"{how}; {_numbers(meeting, odd)}"
-    if not told_apart:
+    if new:
+        reason += "; in all rounds before, the operation there was as the others called it now"
+    elif not by_number:
         reason += "; their number does not tell which of them is wrong, so all are listed"
     return _finding(
-        scene, meeting, verdict, odd, cause=f"{_at(meeting)}: {_table(meeting)}", reason=reason
-    )
+        scene, meeting, verdict, odd, likely=bool(new),
+        cause=f"{_at(meeting)}: {_table(meeting)}", reason=reason,
+    )  # fmt: skip
+
+
+def _new(scene: Scene, meeting: _Meeting) -> list[int]:
+    """Ranks that called the operation of all with something that was never there before."""
+    if len({op for op, _, _ in map(_what, meeting.entries.values())}) > 1:
+        return []
+    histories = {
+        rank: [*_before(scene, rank, entry), _what(entry)]
+        for rank, entry in meeting.entries.items()
+    }
+    return new_steps(histories)
+
+
+def _before(scene: Scene, rank: int, here: Collective) -> list[_What]:
+    """What `rank` had called on the group of `here` before it, in order."""
+    evidence = scene.attempt.ranks[rank].evidence
+    if evidence is None:
+        return []
+    before = [e for e in evidence.collectives if e.pg == here.pg and e.seq_id < here.seq_id]
+    return [_what(entry) for entry in sorted(before, key=lambda entry: entry.seq_id)]
 
 
 def _kind(
@@ -129,12 +153,7 @@ def _skipped(scene: Scene, meeting: _Meeting, odd: int, expected: _What) -> bool
 
 def _following(scene: Scene, meeting: _Meeting, rank: int, expected: _What) -> _What | None:
     """What followed `expected` in all earlier rounds of `rank`; None where that varies."""
-    evidence = scene.attempt.ranks[rank].evidence
-    here = meeting.entries[rank]
-    if evidence is None:
-        return None
-    before = [e for e in evidence.collectives if e.pg == here.pg and e.seq_id < here.seq_id]
-    history = [_what(entry) for entry in sorted(before, key=lambda entry: entry.seq_id)]
+    history = _before(scene, rank, meeting.entries[rank])
     seen = {history[at + 1] for at in range(len(history) - 1) if history[at] == expected}
     return seen.pop() if len(seen) == 1 else None
 

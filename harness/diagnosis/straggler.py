@@ -8,9 +8,12 @@ from harness.diagnosis.signature import Signature
 from harness.incidents import CollectiveRef, EvidenceRef, Finding
 from harness.state import AttemptState
 from harness.state.arrivals import Arrivals, GroupArrivals, step_at
+from harness.state.growth import ALONE_BYTES
 from harness.state.waits import Streak, Turns
 from harness.topology import ranks_name, ranks_text
 
+_UNTOLD_NS = 15_000_000_000
+"""By then growth is known for a leak or has not been even."""
 _FIRST_ROUNDS = 3
 """The first rounds of a group are those of building a model, and slow on every rank."""
 
@@ -23,7 +26,7 @@ def find(attempt: AttemptState) -> list[Finding]:
     late = [
         (group, streak)
         for group in seen.suspects.values()
-        if (streak := group.waits.long_streak) is not None
+        if (streak := group.waits.long_streak) is not None and not _fills_memory(attempt, streak)
     ]
     if late:
         late.sort(key=lambda pair: -pair[1].waited_ns / max(1, pair[1].length_ns))
@@ -37,6 +40,17 @@ def find(attempt: AttemptState) -> list[Finding]:
         return []
     turns.sort(key=lambda pair: -pair[1].waited_ns)
     return [_pauses(attempt, *turns[0])]
+
+
+def _fills_memory(attempt: AttemptState, streak: Streak) -> bool:
+    """Whether one of them takes more and more memory, which takes time: then that is what is wrong
+    with it (resource_leak_memory), and is told when it is certain."""
+    growth = attempt.growth
+    if set(streak.ranks) & set(growth.leaks.get("memory", ())):
+        return True
+    known = [growth.ranks[rank] for rank in streak.ranks if rank in growth.ranks]
+    grown = max((seen.since("memory", streak.first_ns) for seen in known), default=0)
+    return grown >= ALONE_BYTES and streak.last_ns - streak.first_ns < _UNTOLD_NS
 
 
 def _inseparable(seen: Arrivals, late: list[tuple[GroupArrivals, Streak]]) -> tuple[int, ...]:

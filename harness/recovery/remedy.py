@@ -39,7 +39,7 @@ CODE_ERRORS = frozenset(
 """Exceptions that only other code or another environment can cure, whenever they are raised."""
 
 MAY_PASS = TRANSIENT | {"RuntimeError"}
-"""Exceptions of some ranks that a second try of the same start-up may survive."""
+"""Exceptions that a second try may survive, of some ranks at start-up or of all of them later."""
 
 OUTSIDE_SIGNALS = frozenset({"SIGINT", "SIGKILL", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"})
 """Signals that somebody sends; a program does not come to them by itself."""
@@ -147,7 +147,7 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
         case "teardown_abort", _:
             return _report("the script had ended; there is nothing left to restart")
         case "exception", _:
-            return _exception(verdict)
+            return _exception(state, verdict)
         case "out_of_memory", _ if verdict.step == 0:
             return _stop(
                 "memory did not suffice for the first step; it would not the next time",
@@ -183,13 +183,16 @@ def _spike(state: RunState) -> Remedy | None:
     return None
 
 
-def _exception(verdict: Verdict) -> Remedy | None:
+def _exception(state: RunState, verdict: Verdict) -> Remedy | None:
     signature = Signature.parse(verdict.signature)
     exc_type = signature.what.rpartition(".")[2]
     if exc_type in CODE_ERRORS:
         return _stop(f"{exc_type} comes from the code or its environment; it would be raised again")
     if signature.start_up and exc_type not in MAY_PASS:
         return _stop(f"{exc_type} before the first collective; the start-up would fail again")
+    ranks = 0 if state.attempt is None else len(state.attempt.ranks)
+    if len(verdict.first_failing) == ranks > 1 and exc_type not in MAY_PASS:
+        return _stop(f"every rank raised the same {exc_type} at the same place; it would again")
     return None
 
 

@@ -22,7 +22,7 @@ _DIP = 0.05
 _LEAST_PROGRESS = 20
 _ALONE_SECONDS: dict[Kind, float] = {"fds": 7.0, "memory": 10.0}
 """Where other ranks of the same program do not grow."""
-_ALONE_BYTES = 200 << 20
+ALONE_BYTES = 200 << 20
 """A rank of its own kind may well gather less: results, logs, a cache."""
 _LONG_SECONDS = 60.0
 _DAY_SECONDS = 86_400.0
@@ -170,7 +170,7 @@ def _leaking(
     if top.progress < _LEAST_PROGRESS or growth.seconds_left(kind, most) > _DAY_SECONDS:
         return ()
     alone = 2 * len(ranks) <= world_size and all(5 * other <= top.grown for other in others)
-    enough = kind == "fds" or top.grown >= _ALONE_BYTES
+    enough = kind == "fds" or top.grown >= ALONE_BYTES
     if alone and enough and top.seconds >= _ALONE_SECONDS[kind]:
         return ranks
     if kind == "fds":

@@ -182,6 +182,23 @@ def test_a_member_that_stands_in_something_else() -> None:
     assert (verdict.verdict, verdict.first_failing) == ("group_mismatch", (1,))
 
 
+def test_all_in_the_first_group_lack_nobody() -> None:
+    """It has no name before it is there, and none of them has made it; blaming any is wrong."""
+    first = replace(WORLD, pg="", pg_desc="init_process_group", ended_ns=0)
+    seen = {
+        rank: EvidenceTaken(
+            collection=1, rank=rank, process=process("R"), user_frame=USER, groups=(first,)
+        )
+        for rank in range(4)
+    }
+    ranks = {rank: rank_wait(evidence) for rank, evidence in seen.items()}
+    (verdict,) = judge(Waits(world_size=4, ranks=ranks))
+    assert (verdict.verdict, verdict.confidence) == ("network_stall", "possible")
+    late = rank_wait(replace(seen[2], groups=()))
+    (verdict,) = judge(Waits(world_size=4, ranks=ranks | {2: late}))
+    assert (verdict.verdict, verdict.first_failing) == ("stuck_before_first_collective", (2,))
+
+
 def test_one_name_for_two_groups() -> None:
     ranks = {
         rank: making(rank, group("1", *((0, 3) if rank in (0, 3) else (1, 2)), done=False))

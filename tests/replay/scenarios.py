@@ -611,6 +611,30 @@ def odd_one_aborted() -> World:
     return _judge_and_end(world)
 
 
+@scenario(
+    "shape_mismatch/never_there_before",
+    verdict="shape_mismatch",
+    first_failing=[1],
+    victims=[0, 2],
+    action="stop",
+    confidence="likely",
+)
+def never_there_before() -> World:
+    """The aborted one left no record of it; of the two others one does as in all rounds before."""
+
+    def evidence(rank: int) -> dict[str, Any]:
+        rounds = tuple(collective(at, sizes=_SMALL) for at in range(6))
+        if rank == 0:
+            return {"collectives": rounds, "last_lines": SIZE_ABORT}
+        last = collective(6, sizes=_LARGE if rank == 1 else _SMALL, retired=False)
+        return {"collectives": (*rounds, last)}
+
+    world = World(nproc=3, evidence=evidence).start()
+    world.exit(0, signal=6)
+    world.cries(1)
+    return _judge_and_end(world)
+
+
 @scenario("shape_mismatch/two_ranks", verdict="shape_mismatch", first_failing=[0, 1], action="stop")
 def two_ranks() -> World:
     def evidence(rank: int) -> dict[str, Any]:

@@ -48,6 +48,12 @@ for step in range(start + 1, 25):
     optimizer.zero_grad()
     harness.progress(step, loss=loss.item(), total_steps=24)
     ck.maybe_save(step, model=model, optimizer=optimizer, position=step)
+    if harness.should_stop(step):
+        break
+    if step == 12 and "PAUSES" in os.environ:
+        open(os.path.join(pids, f"pauses{rank}"), "w").write("12")
+        while not os.path.exists(os.path.join(pids, "go")):
+            time.sleep(0.01)
     if step == 12 and "HANGS" in os.environ:
         time.sleep(1000)
     if attempt == "0" and (step, str(rank)) == (12, os.environ.get("DIES")):
@@ -143,18 +149,21 @@ def test_a_killed_rank_costs_a_step_and_no_file_is_read(
     assert told["ledger"]["incidents"][0]["resumed_from"] == "memory"
 
 
-def kill_rank_1s_node(head: Launched, nodes: list[Launched]) -> list[Launched]:
-    """As if its machine went, once its step 11 is at the neighbour; the other nodes."""
+def kill_nodes(head: Launched, nodes: list[Launched], ranks: set[int]) -> list[Launched]:
+    """As if the machines of `ranks` went at once, when rank 1's step 11 is at its neighbour; the
+    other nodes."""
     head.until((head.pids / "ready").exists, "rank 1 has its step 11 at the neighbour")
-    (member,) = (e["pid"] for e in head.events("AgentJoined") if e["node_rank"] == 1)
-    dying = next(node for node in nodes if node.pid_of("agent") == member)
-    everybody = dying.everybody()
-    os.kill(member, signal.SIGKILL)
+    members = {e["pid"] for e in head.events("AgentJoined") if e["node_rank"] in ranks}
+    dying = {node: node.pid_of("agent") for node in nodes if node.pid_of("agent") in members}
+    everybody = [descriptor for node in dying for descriptor in node.everybody()]
+    for node, agent in dying.items():
+        os.kill(agent, signal.SIGKILL)
+        node.process.kill()
     os.kill(int((head.pids / "ready").read_text()), signal.SIGKILL)
-    dying.process.kill()
-    dying.process.wait(60)
+    for node in dying:
+        node.process.wait(60)
     all_gone(everybody)
-    return [node for node in nodes if node is not dying]
+    return [node for node in nodes if node not in dying]
 
 
 def test_a_spare_goes_on_from_the_neighbours_copy(
@@ -171,7 +180,7 @@ def test_a_spare_goes_on_from_the_neighbours_copy(
     ]
     head.until((head.pids / "ready").exists, "rank 1 has its step 11 at the neighbour")
     head.until(lambda: len(head.events("AgentJoined")) == 3, "the spare is here")
-    others = kill_rank_1s_node(head, nodes)
+    others = kill_nodes(head, nodes, {1})
     code, lines = ending(head)
     assert code == 0, lines
     assert [ending(node)[0] for node in others] == [0]
@@ -190,13 +199,58 @@ def test_a_smaller_world_takes_it_through_a_checkpoint(launch: Start, tmp_path: 
     more = environ(tmp_path, "ck", WAITS="1")
     head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
     other = launch(TRAIN, *meet, *JOIN, folder_of_run="b", python=True, environ=more)
-    kill_rank_1s_node(head, [other])
+    kill_nodes(head, [other], {1})
     code, lines = ending(head)
     assert code == 0, lines
     result = json.loads((head.pids / "result0").read_text())
     assert result["start"] in (11, 12)
     assert result["source"] == "disk"
     assert any(f"memory of step {result['start']} is saved as" in line for line in lines)
+
+
+def test_a_replica_stands_in_where_the_neighbour_is_lost_too(launch: Start, tmp_path: Path) -> None:
+    """Rank 1's copy is on the node of rank 2, and both go; rank 0 holds the same parts."""
+    meet = [
+        *("--nnodes", "1:3", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
+        *("--agent-timeout", "3"),
+    ]
+    more = environ(tmp_path, "ck", WAITS="1")
+    head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
+    nodes = [
+        launch(TRAIN, *meet, *JOIN, folder_of_run=name, python=True, environ=more) for name in "bc"
+    ]
+    assert kill_nodes(head, nodes, {1, 2}) == []
+    code, lines = ending(head)
+    assert code == 0, lines
+    result = json.loads((head.pids / "result0").read_text())
+    assert result["start"] in (11, 12)
+    assert result["source"] == "disk"
+    (told,) = (line for line in lines if "is saved as" in line)
+    assert "not certified, without what rank" in told
+
+
+def test_a_preempted_run_saves_on_disk_and_goes_on_from_there(
+    launch: Start, tmp_path: Path, undisturbed: str
+) -> None:
+    run = launch(
+        TRAIN, "--nproc-per-node", "2", "--preempt-grace", "100", zygote=True, python=True,
+        environ=environ(tmp_path, "ck", PAUSES="1"),
+    )  # fmt: skip
+    run.until_working("pauses0", "pauses1")
+    run.process.send_signal(signal.SIGTERM)
+    run.until(lambda: bool(run.orders("StopAtStep")), "a step to stop at")
+    (run.pids / "go").touch()
+    code, lines = ending(run)
+    assert code == 84, lines
+    again = launch(
+        TRAIN, "--nproc-per-node", "2", folder_of_run="b", zygote=True, python=True,
+        environ=environ(tmp_path, "ck"),
+    )  # fmt: skip
+    assert ending(again)[0] == 0
+    for result in results(again):
+        assert 12 < result["start"] <= 24
+        assert result["source"] == "disk"
+        assert result["end"] == undisturbed
 
 
 def test_a_run_that_gives_up_leaves_what_was_in_memory_as_a_checkpoint(

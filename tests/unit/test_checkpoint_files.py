@@ -50,6 +50,19 @@ def test_a_file_that_cannot_be_read_makes_way_for_the_one_before() -> None:
     assert len(world.state.attempts) == 2
 
 
+def test_what_the_file_shows_decides_whatever_torch_says() -> None:
+    """torch reports a lost end as an invalid argument."""
+    world = World(nproc=2).start()
+    torn = {"older": "/ck/step_5.pt", "flaw": "its archive has no directory at the end"}
+    file(world, 1, "load_failed", "step_10.pt", error="OSError: Invalid argument", **torn)
+    world.raises(1, "RuntimeError", "step_10.pt: no way to go on from it")
+    world.exit(1, 1)
+    incident = world.judged()
+    assert incident.verdict.verdict == "checkpoint_corrupt"
+    assert "no directory at the end" in incident.verdict.cause
+    assert incident.action == "rollback"
+
+
 def test_without_an_older_one_the_run_stops() -> None:
     world = World(nproc=2).start()
     file(world, 0, "load_failed", "model.pt", error=CUT)

@@ -216,6 +216,23 @@ def test_a_rank_that_will_wake_in_time_is_waited_for() -> None:
     assert verdict_within(world, POLICY.work_patience - 2) is None
 
 
+def test_a_short_sleep_is_slept_out_and_one_that_goes_on_and_on_is_not() -> None:
+    """In the user's own line: what wakes soon by itself is no hang, whatever it waits for."""
+    world = stalled(waiting(), waiting(), away(activity=asleep(POLICY.work_patience - 15)))
+    incident = verdict_within(world, 2 * POLICY.work_patience)
+    assert incident is not None
+    assert incident.verdict.first_failing == (2,)
+    assert POLICY.work_patience - 15 < seconds_still(world) < POLICY.work_patience + 4
+
+
+def test_a_rank_may_sleep_longer_before_its_first_steps() -> None:
+    naps = 2 * POLICY.start_patience
+    world = stalled(waiting(seq=1), waiting(seq=1), away(0, activity=asleep(naps)), steps=0)
+    incident = verdict_within(world, 6 * POLICY.start_patience)
+    assert incident is not None
+    assert naps < seconds_still(world) < 3 * POLICY.start_patience + 5
+
+
 LOADER = Where(file="/home/u/train.py", line=12, function="train")
 IN_LOADER = (
     Frame(file="/v/site-packages/torch/utils/data/dataloader.py", line=9, function="_next_data"),

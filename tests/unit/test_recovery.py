@@ -199,6 +199,27 @@ def test_no_restarts_allowed_is_the_scripts_own_failure() -> None:
     assert world.incident.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("exc_type", "ranks", "action"),
+    [
+        ("AssertionError", (0, 1), "stop"),
+        ("AssertionError", (1,), "restart"),
+        ("ConnectionError", (0, 1), "restart"),
+        ("RuntimeError", (0, 1), "restart"),
+    ],
+)
+def test_what_every_rank_raises_alike_would_be_raised_again(
+    exc_type: str, ranks: tuple[int, ...], action: str
+) -> None:
+    world = World(nproc=2).start()
+    for step in range(1, 5):
+        world.step(step)
+    for rank in ranks:
+        world.raises(rank, exc_type, "phases are over")
+        world.exit(rank, 1)
+    assert world.judged().action == action
+
+
 def test_restarts_are_counted_within_the_window() -> None:
     world = World(nproc=2, policy=Policy(max_restarts=1, restart_window=100)).start()
     for step in (1, 2):

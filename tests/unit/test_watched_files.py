@@ -182,6 +182,8 @@ def test_flipped_bytes_anywhere_in_an_archive(tmp_path: Path) -> None:
                 file.seek(span.begin)
                 file.write(bytes([byte[0] ^ 4]))
             assert read(path, known).startswith("the checksum of ")
+            assert filecheck.flaw(str(path)) == read(path, known)
+            assert filecheck.flaw(str(path), most=10) == ""
             with path.open("r+b") as file:
                 file.seek(span.begin)
                 file.write(byte)

@@ -23,6 +23,7 @@ _STEADY = 3
 _BUSY_FACTOR = 3.0
 """A busy rank at a place that shows work, against an idle one there."""
 _START_BUSY_FACTOR = 15.0
+_START_NAP_FACTOR = 3.0
 _TOLD_FACTOR = 10.0
 """A script that says what it does is believed."""
 _PAUSE_FACTOR = 3.0
@@ -63,11 +64,23 @@ def for_rank(scene: Scene, rank: int) -> Patience:
     assert base.seconds is not None
     earlier = scene.attempt.forgiven.get(places.place_of(evidence), 0) / 1e9
     usual = scene.attempt.pace.usual_ns / 1e9
-    return Patience(
-        seconds=max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual),
-        why=base.why,
-        asleep_seconds=_asleep(scene, rank, evidence),
-    )
+    seconds = max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual)
+    asleep = _asleep(scene, rank, evidence)
+    wakes = asleep + (scene.look.ordered_ns - scene.still_since_ns(rank)) / 1e9
+    if seconds < wakes <= _longest_nap(scene, rank):
+        return Patience(
+            seconds=wakes + scene.policy.stuck_patience,
+            why=f"it is asleep, and wakes in {asleep:.0f} s",
+        )
+    return Patience(seconds=seconds, why=base.why, asleep_seconds=asleep)
+
+
+def _longest_nap(scene: Scene, rank: int) -> float:
+    """Seconds without progress that a rank which wakes by itself may sleep through."""
+    policy = scene.policy
+    if _steady(scene, rank):
+        return policy.work_patience
+    return max(policy.work_patience, _START_NAP_FACTOR * policy.start_patience)
 
 
 def for_exchange(scene: Scene, ranks: tuple[int, ...], seen: Exchange) -> Patience:

@@ -2,7 +2,7 @@
 groups of the same role, by what used to follow what."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from harness.diagnosis.waits.record import Call, Group, Track, Waits
@@ -53,6 +53,32 @@ def odd_by_condition(waits: Waits, calls: Mapping[int, Call]) -> tuple[list[int]
     if apart and len(others) == 1 and not others & {calls[rank] for rank in apart}:
         return sorted(apart), others.pop()
     return sorted(calls), None
+
+
+def odd_by_history(
+    waits: Waits, group: Group, seq: int, calls: Mapping[int, Call]
+) -> tuple[list[int], Call | None]:
+    """As `odd_ones`, where all called the same operation: of what shape or type it was wherever it
+    followed the call before."""
+    tracks = {rank: waits.ranks[rank].tracks.get(group, Track()) for rank in calls}
+    odd = new_steps({rank: _until(track, seq) for rank, track in tracks.items()})
+    usual = {call for rank, call in calls.items() if rank not in odd}
+    if len({call.op for call in calls.values()}) > 1 or not odd or len(usual) != 1:
+        return sorted(calls), None
+    return odd, usual.pop()
+
+
+def _until(track: Track, seq: int) -> list[Call]:
+    known = track.calls[: max(0, seq - track.first + 1)]
+    return [call for call in known if call is not None]
+
+
+def new_steps(histories: Mapping[int, Sequence[object]]) -> list[int]:
+    """Ranks whose last step, from one call to the next, has no example in what all ranks did
+    before; empty where that tells nobody apart."""
+    before = {step for calls in histories.values() for step in pairwise(calls[:-1])}
+    new = sorted(rank for rank, calls in histories.items() if tuple(calls[-2:]) not in before)
+    return new if len(new) < len(histories) else []
 
 
 def _size(group: Group) -> int:

@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from harness.diagnosis.waits.compare import odd_by_condition, odd_by_replicas, odd_ones
+from harness.diagnosis.waits.compare import (
+    odd_by_condition,
+    odd_by_history,
+    odd_by_replicas,
+    odd_ones,
+)
 from harness.diagnosis.waits.record import Call, Creation, Group, Pending, RankWait, Track, Waits
 
 WORLD = "default_pg"
@@ -196,6 +201,8 @@ def _collective(waits: Waits, members: Members, head: Pending) -> Op:
             differ, usual = odd_by_replicas(waits, group, seq, calls)
         if usual is None:
             differ, usual = odd_by_condition(waits, calls)
+        if usual is None:
+            differ, usual = odd_by_history(waits, group, seq, calls)
     return Op(
         group=group,
         seq=seq,
@@ -330,7 +337,7 @@ def _creation(waits: Waits, creation: Creation) -> Op:
         wait = waits.ranks.get(rank)
         if wait is None:
             silent.append(rank)
-        elif not _has_made(wait, creation):
+        elif not _makes(wait, creation) and not _has_made(wait, creation):
             missing.append(rank)
     return Op(
         group=Group(name="", desc=creation.desc, ranks=creation.ranks),
@@ -341,6 +348,17 @@ def _creation(waits: Waits, creation: Creation) -> Op:
         creation=True,
         missing=tuple(missing),
         silent=tuple(silent),
+    )
+
+
+def _makes(wait: RankWait, creation: Creation) -> bool:
+    """Whether the rank is making it just now. The first group of all has no name before it is
+    there."""
+    now = wait.creating
+    return (
+        now is not None
+        and now.ranks == creation.ranks
+        and (now.name == creation.name or "" in (now.name, creation.name))
     )
 
 

@@ -47,6 +47,7 @@ def family(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_dead_zygote_harms_nobody_and_is_replaced(node: Any) -> None:
     node.launch(SLEEPY)
     zygote = next(
