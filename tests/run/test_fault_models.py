@@ -79,7 +79,7 @@ ROWS = {
         layout="ddp_checkpointed", fault=_at("activation", call=7), words="block layers.1"
     ),
     "F7 every product": Row(layout="ddp", fault=_at("activation", share=1.0)),
-    "F7 some products": Row(layout="ddp", fault=_at("activation", share=0.05), steps=14),
+    "F7 some products": Row(layout="ddp", fault=_at("activation", share=0.2), steps=14),
     "F8 a stuck lane": Row(layout="ddp", fault=_at("stuck lane", share=1.0)),
     "F9 an update of an owner": Row(layout="fsdp", fault=_at("update")),
     "F10 a reduction, wrong for all": Row(layout="ddp", fault=_at("all gradients"), verdict=""),

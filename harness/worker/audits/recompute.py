@@ -99,11 +99,11 @@ class Recomputes:
         not come any more is passed over."""
         if self._budget.unlimited:
             return True
-        if block.number != self._next and self._waited < len(self._blocks):
-            self._waited += 1
-            return False
-        self._next, self._waited = (block.number + 1) % len(self._blocks), 0
-        return True
+        due = block.number == self._next
+        self._waited += 1
+        if due or self._waited > len(self._blocks):
+            self._next, self._waited = (self._next + 1) % len(self._blocks), 0
+        return due
 
     def stepped(self) -> None:
         while self._arriving and self._arriving[0][1].query():
