@@ -36,6 +36,10 @@ class StartWorkers:
     """Seconds between saves, told to the workers; 0: the script decides; None: nothing is told."""
     memory: MemoryPlan | None = None
     """What to do with the ranks' state in memory; None in journals that did not say."""
+    spike_step: int = -1
+    """Where an earlier attempt has seen the loss go up to stay, -1: nowhere; and the loss above
+    which it had."""
+    spike_bound: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

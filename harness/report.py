@@ -15,6 +15,7 @@ from harness.diagnosis.watched_files import WATCHED
 from harness.incidents import CollectiveRef, Incident, Verdict
 from harness.membership import CORRUPTION
 from harness.state import AttemptState, RunState
+from harness.state.doubts import MASKED
 from harness.state.memory import whole_generations
 from harness.topology import coordinates_text, ranks_text
 
@@ -157,7 +158,9 @@ def _cost(state: RunState, incident: Incident) -> str:
         return (
             f"from step {reached - incident.lost_steps}: {_steps(incident.lost_steps)} done again"
         )
-    corrupted = incident.verdict.verdict == "silent_data_corruption"
+    corrupted = incident.verdict.verdict == "silent_data_corruption" or (
+        incident.action == "rollback" and Signature.parse(incident.verdict.signature).what == MASKED
+    )
     mark = state.clean_restore_point if corrupted else state.newest_restore_point
     remembered = _remembered(state, incident)
     if remembered is not None and (mark is None or remembered >= mark.step):
@@ -214,6 +217,8 @@ def _what(verdict: Verdict) -> str:
             return f"left with {subject}"
         case "killed_by_signal":
             return f"was killed by {subject}"
+        case "loss_spike" if not verdict.first_failing:
+            return "the loss went up and does not come down"
         case other:
             return _WHAT.get(other, other.replace("_", " "))
 
@@ -232,7 +237,7 @@ _WHAT = {
     "collective_mismatch": "called another collective than the others",
     "shape_mismatch": "called a collective with another shape or type",
     "timeout_waiting_for_slow_rank": "was waited for in vain",
-    "group_mismatch": "did not make a process group that the others make",
+    "group_mismatch": "did not make the same process groups as the others",
     "p2p_deadlock": "wait for each other",
     "rank_stuck_outside_collective": "is stuck outside any collective",
     "rank_stuck_in_io": "is stuck in input or output",
@@ -256,6 +261,7 @@ _WHAT = {
     "unexpected_replication": "lost what was its own",
     "checkpoint_incomplete": "left a checkpoint incomplete",
     "nonfinite": "met a number that is not finite",
+    "loss_spike": "made the loss go up",
 }
 _WHAT_OF_FILES = {
     "checkpoint_corrupt": "left a checkpoint file that is not good",

@@ -254,7 +254,7 @@ class Doubt:
     before), recompute (a checkpointed block gave other outputs when it was computed again), replay
     (gradients of a micro-batch of `peer`, computed again, are others), at rest (the rank's own
     shard changed between two steps), update (of a parameter by the optimizer: it came out otherwise
-    when it was computed again).
+    when it was computed again), loss (that the script tells is above `bound` and stays there).
     """
 
     check: str
@@ -285,6 +285,8 @@ class Doubt:
     total: int = 0
     shows: str = ""
     """The numbers, in words."""
+    bound: float = 0.0
+    """Of a loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

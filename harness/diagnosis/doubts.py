@@ -1,4 +1,5 @@
-"""What ranks find wrong with their own numbers: silent_data_corruption, nondeterminism, nonfinite.
+"""What ranks find wrong with their own numbers: silent_data_corruption, nondeterminism, nonfinite,
+loss_spike.
 
 Replicas cannot show it, as a reduction mixes it into all of them. A rank that is alone with a fault
 is named; what several ranks find at the same thing is what a program does.
@@ -6,7 +7,7 @@ is named; what several ranks find at the same thing is what a program does.
 
 from collections.abc import Sequence
 
-from harness.diagnosis import replays
+from harness.diagnosis import loss_spike, replays
 from harness.incidents import Confidence, Finding
 from harness.state import AttemptState
 from harness.state.doubts import Told
@@ -24,7 +25,7 @@ def find(attempt: AttemptState) -> list[Finding]:
     """The first fault that explains the others."""
     if not attempt.doubts.by_rank:
         return []
-    told = attempt.doubts.of("gradient", "recompute", "replay", "at rest", "update")
+    told = attempt.doubts.of("gradient", "recompute", "replay", "at rest", "update", "loss")
     if not all(_ready(attempt, each) for each in told):
         return []
     gradients = [each for each in told if each.doubt.check == "gradient"]
@@ -37,6 +38,7 @@ def find(attempt: AttemptState) -> list[Finding]:
         *_recomputed(sound),
         *replays.find(attempt, [each for each in sound if each.doubt.check == "replay"]),
         *_not_finite(attempt, [each for each in told if each.doubt.settled]),
+        *loss_spike.find(attempt, told),
     ]
     return sorted(found, key=lambda finding: finding.onset_ns)[:1]
 

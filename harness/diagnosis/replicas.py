@@ -56,7 +56,10 @@ def _once(findings: list[Finding]) -> list[Finding]:
 
 
 def _order(known: Suspicion) -> tuple[int, int, int]:
-    """Gradients come before the parameters that they change."""
+    """Gradients come before the parameters that they change, and after those that had changed by
+    themselves when they were computed."""
+    if changed_at_rest(known.track, known.before, known.at, known.group):
+        return known.at.step, -1, known.at.at_ns
     sites = ("gradients", "parameters", "optimizer state", "variables")
     site = sites.index(known.track.part.site) if known.track.part.site in sites else len(sites)
     return known.at.step, site, known.at.at_ns

@@ -1,6 +1,7 @@
 """Strikes: hosts on which ranks fail for reasons that lie in the machine, and leaving them out."""
 
 from harness import events as e
+from harness.faults import ANY
 from harness.incidents import Incident
 from harness.membership import CORRUPTION
 from harness.recovery.ending import STORE_NODE, Decision, notify
@@ -110,4 +111,5 @@ def _hosts(state: RunState, incident: Incident) -> dict[str, int]:
     harmed = {fault.fault.rank for fault in state.faults}
     ranks = (attempt.ranks.get(rank) for rank in verdict.first_failing if rank not in harmed)
     nodes = {rank.node_rank for rank in ranks if rank is not None}
+    nodes -= {max(fault.fault.node, 0) for fault in state.faults if fault.fault.rank == ANY}
     return {attempt.nodes[node].host: node for node in sorted(nodes) if node in attempt.nodes}

@@ -2,12 +2,14 @@
 
 A ring of bytes with records of any length, none of which is cut by its end. A record is written,
 then published by one aligned 8-byte store of the number of bytes written so far. A reader that
-falls behind by most of the ring loses what is in it and goes on from the newest.
+falls behind by most of the ring loses what is in it and goes on from the newest. So does one that
+finds a record with another checksum: a fault of the ring is none of the training's numbers.
 """
 
 import json
 import mmap
 import struct
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,7 @@ LARGEST = CAPACITY // 4
 HEAD_BYTES = 8
 REGION_BYTES = HEAD_BYTES + CAPACITY
 FILLER, PLAN, VALUES, ANSWER = 0, 1, 2, 3
-_HEAD = struct.Struct("=QII")  # where it begins, counted from the first byte ever; body; kind
+_HEAD = struct.Struct("=QIII")  # where it begins, counted from the first byte ever; body; kind; sum
 _VALUES = struct.Struct("=IIqqqq")  # plan, number of digests, count, step, progress, wall-clock ns
 MOST_TENSORS = (LARGEST - _HEAD.size - _VALUES.size) // 8
 
@@ -76,16 +78,17 @@ class DigestWriter:
         left = CAPACITY - self._written % CAPACITY
         if left < size:
             if left >= _HEAD.size:
-                self._head(FILLER, left - _HEAD.size)
+                self._head(FILLER, left - _HEAD.size, b"")
             self._publish(self._written + left)
-        at = self._head(kind, len(body))
+        at = self._head(kind, len(body), body)
         self._memory[at : at + len(body)] = body
         self._publish(self._written + size)
         return True
 
-    def _head(self, kind: int, size: int) -> int:
+    def _head(self, kind: int, size: int, body: bytes) -> int:
         at = self._start + HEAD_BYTES + self._written % CAPACITY
-        _HEAD.pack_into(self._memory, at, self._written, size, kind)
+        checksum = _sum(self._written, size, kind, body)
+        _HEAD.pack_into(self._memory, at, self._written, size, kind, checksum)
         return at + _HEAD.size
 
     def _publish(self, written: int) -> None:
@@ -101,7 +104,7 @@ class DigestReader:
         self._start = start
         self._read = 0
         self.lost = 0
-        """Times that records were overwritten before they were read."""
+        """Times that records were overwritten before they were read, or were damaged."""
 
     def new(self) -> list[dict[str, Any] | Values | Answer]:
         """Plans, values and answers since the last call, oldest first."""
@@ -114,9 +117,10 @@ class DigestReader:
             if left < _HEAD.size:
                 self._read += left
                 continue
-            begun, size, kind = _HEAD.unpack_from(self._memory, base)
+            begun, size, kind, checksum = _HEAD.unpack_from(self._memory, base)
             body = self._memory[base + _HEAD.size : base + _HEAD.size + min(size, left)]
-            if begun != self._read or self._written() - self._read + LARGEST > CAPACITY:
+            torn = begun != self._read or self._written() - self._read + LARGEST > CAPACITY
+            if torn or checksum != _sum(begun, size, kind, b"" if kind == FILLER else body):
                 self.lost += 1
                 self._read = self._written()
                 return found
@@ -132,6 +136,10 @@ class DigestReader:
     def _written(self) -> int:
         (written,) = struct.unpack_from("=Q", self._memory, self._start)
         return int(written)
+
+
+def _sum(begun: int, size: int, kind: int, body: bytes) -> int:
+    return zlib.crc32(body, (begun ^ begun >> 32 ^ size << 2 ^ kind) & 0xFFFFFFFF)
 
 
 def _values(body: bytes) -> Values:

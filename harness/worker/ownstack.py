@@ -18,17 +18,19 @@ from types import FrameType
 from harness.worker.link import Link
 
 ASK = b"stack"
-_MOST_ASKED = 4096
 _MOST_FRAMES = 100
 _MOST_CHARACTERS = 40_000
+_MOST_BYTES = 60_000
 
 
 class Answering:
     """Made by the main thread; `rest` is for the heartbeat thread alone."""
 
-    def __init__(self, descriptor: int, link: Link, hear: Callable[[bytes], object]) -> None:
-        """`hear` takes questions in JSON, at most `_MOST_ASKED` bytes of it."""
-        self._hear = hear
+    def __init__(
+        self, descriptor: int, link: Link, on_other: Callable[[bytes], None] = lambda said: None
+    ) -> None:
+        """`on_other` is given what an agent says that is no question for stacks."""
+        self._on_other = on_other
         self._descriptor = descriptor
         self._socket = os.fstat(descriptor).st_ino
         self._link = link
@@ -41,17 +43,17 @@ class Answering:
         if self._poll is None:
             time.sleep(seconds)
             return
-        asked = b""
+        said = b""
         with contextlib.suppress(OSError):
             if not self._poll.poll(seconds * 1000):
                 return
             # A script may have closed all that it did not open, and have the number for its own.
             if os.fstat(self._descriptor).st_ino == self._socket:
-                asked = os.read(self._descriptor, _MOST_ASKED)
-        if asked == ASK:
+                said = os.read(self._descriptor, _MOST_BYTES)
+        if said == ASK:
             self._link.say("Stack", text=text(self._main))
-        elif asked.startswith(b"{"):
-            self._hear(asked)
+        elif said:
+            self._on_other(said)
         else:
             self._poll = None  # closed by somebody: there is nobody to answer to
 

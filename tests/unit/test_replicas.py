@@ -109,6 +109,17 @@ def test_one_rank_of_four_with_one_other_tensor() -> None:
     assert finding.confidence == "likely"  # a program that treats rank 2 otherwise looks like this
 
 
+def test_gradients_of_a_weight_that_had_changed_at_rest_are_its_consequence() -> None:
+    ranks = Ranks(part(), part(part=2, site="gradients", how="dtensor", members=(0, 1)))
+    ranks.alike(range(2, 10))
+    ranks.alike((4, 6, 8), number=2)
+    ranks.look(10, {rank: 4 + 1000 * (rank == 1) for rank in range(WORLD)})
+    ranks.look(10, apart(10, 1), number=2)
+    ranks.look(11, apart(11, 1))
+    ranks.differ(6, odd=1)
+    assert ranks.said() == [("silent_data_corruption", (1,), "proven")]
+
+
 def test_many_other_tensors_are_the_programs_doing() -> None:
     ranks = Ranks(part())
     ranks.alike(range(2, 9))
