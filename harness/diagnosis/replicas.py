@@ -72,7 +72,7 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
             return False  # a run that fails otherwise meanwhile fails of that
     if len(attempt.gone) == attempt.world_size:
         return True
-    if attempt.surveyed_ns < places.until_ns(known):
+    if attempt.surveyed_ns < places.until_ns(known) and not _over(attempt):
         return False  # where in the tensor it is may still be told
     if known.track.single or known.kind in ("axis", "alike"):
         return True
@@ -80,6 +80,11 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
         return False
     waited = attempt.surveyed_ns - known.asked_ns
     return known.asked <= known.answered or waited > ASK_SECONDS * 1e9
+
+
+def _over(attempt: AttemptState) -> bool:
+    """Whether a rank has come to the end of its script: then the run must not end unjudged."""
+    return bool(attempt.gone) or any(rank.phase == "teardown" for rank in attempt.ranks.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,8 @@ def answered_by_ns(attempt: AttemptState, reachable: set[int]) -> int:
         if known.asked_ns and (known.asked - known.answered) & reachable
     ]
     named = max(waiting) + int(ASK_SECONDS * 1e9) if waiting else 0
+    if attempt.gone:
+        return named  # who is gone tells no more of it
     return max([named, *map(places.until_ns, attempt.replicas.suspicions)])
 
 

@@ -214,3 +214,12 @@ def test_a_referee_is_waited_for_until_it_has_judged_both() -> None:
     assert waits(case.known)
     case.known.close.judged = {0: "right", 2: "unknown"}
     assert not waits(case.known)
+
+
+def test_a_run_does_not_end_before_the_verdict() -> None:
+    case = Case()
+    case.attempt.surveyed_ns = case.known.close.asked_ns + 1
+    assert replicas.find(case.attempt) == []
+    case.attempt.gone.add(1)
+    (finding,) = replicas.find(case.attempt)
+    assert finding.ranks == (2,)
