@@ -15,7 +15,7 @@ export PYTHONPATH :=
 CASES ?= ../shared/cases
 TIMES ?= 2
 
-.PHONY: env demo test test-slow cases lookalikes check fmt proto gpu-check
+.PHONY: env demo test test-slow cases lookalikes chaos-smoke chaos-full check fmt proto gpu-check
 
 env: $(BIN)/harness
 
@@ -37,6 +37,15 @@ cases: env
 
 lookalikes: env
 	@$(BIN)/python bench/lookalikes.py --times $(TIMES)
+
+chaos-smoke: env
+	@$(BIN)/harness chaos campaign --workloads ddp --ranks 1 --minutes 3 --kinds \
+	  kill,stop,exception,exit_zero,collective_skip,flip_parameter,loader_stuck,checkpoint_missing
+
+# 3 ranks of each layout, two faults at once, and the plain DDP script: for a night.
+chaos-full: env
+	@$(BIN)/harness chaos campaign --shrink 6 --workloads ddp,dp8,tp2pp2dp2,pp4dp2,fsdp4
+	@$(BIN)/harness chaos campaign --shrink 6 --workloads ddp,dp4 --combined
 
 check: env
 	$(BIN)/ruff format --check .

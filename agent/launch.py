@@ -30,14 +30,18 @@ class Launcher:
         runtime_dir: Path,
         run_dir: Path,
         environ: Mapping[str, str],
+        *,
         memory: Callable[[int], int | None] = lambda rank: None,
+        armed: Callable[[int, int], str] = lambda rank, attempt: "",
     ) -> None:
-        """`memory` gives the descriptor of a rank's memory file, if it has one."""
+        """`memory` gives the descriptor of a rank's memory file, if it has one; `armed` the faults
+        that are to be done in a rank of an attempt."""
         self._job = job
         self._runtime_dir = runtime_dir
         self._run_dir = run_dir
         self._environ = environ
         self._memory = memory
+        self._armed = armed
 
     def files(self, attempt: int, rank: int) -> WorkerFiles:
         logs = self._run_dir / "logs" / f"attempt{attempt}"
@@ -81,6 +85,8 @@ class Launcher:
                 restore_step=plan.restore_step,
                 audit_share=self._job.policy.audit_share,
                 replays=self._job.policy.replays,
+                digest_exclude=self._job.digest_exclude,
+                armed=self._armed(rank, order.attempt) if self._job.chaos_allowed else "",
                 spike_step=order.spike_step,
                 spike_bound=order.spike_bound,
             )

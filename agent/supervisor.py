@@ -68,7 +68,7 @@ class Agent:
         self._environ = node_environ(job, os.environ)
         self._store = StoreHost(self._environ, self._runtime_dir / "store.log")
         self._workers: dict[int, Worker] = {}
-        self._digests = Digests(lambda: self._node_rank, link.report)
+        self._digests = Digests(lambda: self._node_rank, link.report, job.python)
         self._attempt = 0
         self._oom_before: vitals.OomCounter | None = None
         self._stopper: Stopper | None = None
@@ -90,6 +90,20 @@ class Agent:
             on_ready=self._zygote_ready,
             on_unused=self._zygote_unused,
             notice=self._console.notice,
+        )
+        node = faults.Node(
+            rank=lambda: self._node_rank,
+            pids=lambda: [worker.pid for worker in self._workers.values() if worker.alive],
+            find=self._live_worker,
+            zygote=lambda: self._zygotes.pid,
+            run_dir=lambda: self._run_dir,
+            flushed=link.flushed,
+        )
+        self._faults = faults.Faults(
+            node,
+            report=link.report,
+            notice=self._console.notice,
+            in_background=self._in_background,
         )
         self._watch = WatchKeeper(job, self._environ, self._report, self._console.notice)
 
@@ -158,14 +172,14 @@ class Agent:
                 self._in_background(self._stop_workers(order))
             case o.SetAside():
                 self._in_background(self._watch.set_aside(order))
-            case o.TellDigests() | o.CertifyCheckpoint():
+            case o.TellDigests() | o.LookClosely() | o.CertifyCheckpoint():
                 self._digests.obey(order)
             case o.KeepMemory():
                 self._in_background(self._keep_memory(order))
             case o.StopAtStep():
                 self._in_background(self._stop_at_step(order))
             case o.InjectFault():
-                self._inject(order)
+                self._faults.order(order.fault)
             case o.Notify():
                 self._console.notice(order.text)
             case o.Shutdown():
@@ -178,6 +192,7 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._faults.undo_all()
         await self._stop(0.0)
         self._zygotes.kill()
         self._watch.kill()
@@ -290,7 +305,9 @@ class Agent:
         self._watch.begin(order)
         self._oom_before = vitals.read_oom_counter()
         launcher = Launcher(
-            self._job, self._runtime_dir, self._run_dir, self._environ, self._memory.descriptor
+            *(self._job, self._runtime_dir, self._run_dir, self._environ),
+            memory=self._memory.descriptor,
+            armed=self._faults.armed_for,
         )
         zygote = await self._zygote()
         await self._memory.begin(order)
@@ -331,6 +348,7 @@ class Agent:
         if not self._job.local_ranks_filter or local_rank in self._job.local_ranks_filter:
             self._console.follow(worker.rank, worker.files.log)
         workers.watch(worker, self._on_fact, self._on_exit)
+        self._faults.started(worker)
         if worker.guest:
             self._in_background(snapshots.keep(worker))
 
@@ -393,16 +411,6 @@ class Agent:
         """The sessions whose processes are not the workers'."""
         return {os.getsid(0), self._store.pid, self._watch.pid, *self._zygotes.pids} - {0}
 
-    def _inject(self, order: o.InjectFault) -> None:
-        if order.fault.kind not in faults.KINDS:
-            self._console.notice(faults.unknown(order.fault.kind))
-            return
-        self._in_background(self._do_fault(order))
-
-    async def _do_fault(self, order: o.InjectFault) -> None:
-        worker, injected = await faults.inject(order.fault, self._live_worker)
-        self._link.report(worker.attempt, injected)
-
     def _live_worker(self, rank: int) -> Worker | None:
         worker = self._workers.get(rank)
         return worker if worker is not None and worker.alive else None
@@ -412,6 +420,8 @@ class Agent:
     def _on_fact(self, worker: Worker, fact: dict[str, Any]) -> None:
         if fact.get("type") == "MemoryStaged":
             self._memory.staged()
+            return
+        if self._faults.heard(worker, fact):
             return
         try:
             event = facts.event_of(worker, fact)

@@ -45,6 +45,11 @@ class ZygoteKeeper:
         """The zygote and what it has forked ahead; also the ids of their sessions."""
         return set() if self._zygote is None else self._zygote.pids
 
+    @property
+    def pid(self) -> int:
+        """0: there is none."""
+        return 0 if self._zygote is None else self._zygote.pid
+
     def start(self) -> None:
         """Start one, unless this job's ranks must be fresh processes."""
         why = why_not_zygote(self._job)

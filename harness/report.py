@@ -13,6 +13,7 @@ from harness import goodput
 from harness.diagnosis.signature import Signature
 from harness.diagnosis.watched_files import WATCHED
 from harness.incidents import CollectiveRef, Incident, Verdict
+from harness.membership import CORRUPTION
 from harness.state import AttemptState, RunState
 from harness.state.doubts import MASKED
 from harness.state.memory import whole_generations
@@ -41,10 +42,29 @@ def card(state: RunState, incident: Incident) -> str:
     below += [
         f"  next: {next_text(state, incident)}",
         f"  why: {incident.action_reason}",
+        *_strike_lines(state, incident),
         f"  evidence: {_run_dir(state)}incidents/{incident.id:03d}/ ({verdict.confidence})",
         f"  more: harness explain {verdict.verdict}",
     ]
     return _card(verdict, below)
+
+
+def _strike_lines(state: RunState, incident: Incident) -> list[str]:
+    """How often the hosts that it struck have failed by now."""
+    run = "" if state.run is None else state.run.run
+    limit = 0 if state.run is None else state.run.policy.quarantine
+    lines = []
+    for host, strikes in sorted(state.strikes_by_host.items()):
+        last = strikes[-1]
+        if (last.run, last.incident) != (run, incident.id) or last.why != CORRUPTION:
+            continue
+        one = "rank" if len(last.local_ranks) == 1 else "ranks"
+        where = f", local {one} {ranks_text(last.local_ranks)} this time"
+        place = where if last.local_ranks else ""
+        enough = 0 < limit <= len(strikes)
+        out = "; left out where others can take its place" if enough else ""
+        lines.append(f"  strikes: {host} has {len(strikes)} of {limit or 'any number'}{place}{out}")
+    return lines[:1]
 
 
 def dump_card(verdict: Verdict, folder: str) -> str:
@@ -174,6 +194,7 @@ def _steps(count: int) -> str:
 def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
     if len(verdict.first_failing) > 1:
+        what = what.replace("than its replicas", "than each other")
         what = re.sub(r"^(is|was|has|waits|leaks)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what
@@ -216,7 +237,7 @@ _WHAT = {
     "collective_mismatch": "called another collective than the others",
     "shape_mismatch": "called a collective with another shape or type",
     "timeout_waiting_for_slow_rank": "was waited for in vain",
-    "group_mismatch": "did not make a process group that the others make",
+    "group_mismatch": "did not make the same process groups as the others",
     "p2p_deadlock": "wait for each other",
     "rank_stuck_outside_collective": "is stuck outside any collective",
     "rank_stuck_in_io": "is stuck in input or output",

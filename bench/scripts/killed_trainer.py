@@ -3,9 +3,9 @@
 `killed_trainer.py PLAN HISTORY …`; what follows goes to the trainer.
 
 PLAN is a JSON list with one `[step, rank, share]` for each attempt: while the rank takes that step,
-at that share of the time that a step lasts here, it gets SIGKILL. Attempts beyond the list live.
+or the first one after it that the attempt takes, at that share of the time that a step lasts here,
+it gets SIGKILL. Attempts beyond the list live.
 HISTORY is a folder: each rank appends a line per step, with loss and gradient norm bit for bit.
-
 """
 
 import json
@@ -26,11 +26,13 @@ def main() -> int:
     rank = int(os.environ["RANK"])
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     step, victim, share = plan[attempt] if attempt < len(plan) else (-1, -1, 0.0)
-    one_step, lasts = train.Trainer._one_step, [0.02]
+    one_step, lasts, armed = train.Trainer._one_step, [0.02], rank != victim
 
     def noted(trainer: Any) -> train.Step:
+        nonlocal armed
         began = time.monotonic()
-        if rank == victim and trainer._step + 1 == step:
+        if not armed and trainer._step + 1 >= step:
+            armed = True
             delay = threading.Timer(share * lasts[-1], os.kill, (os.getpid(), signal.SIGKILL))
             delay.daemon = True
             delay.start()

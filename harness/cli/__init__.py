@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ckpt": ("harness.cli.ckpt", "List, verify and prune a folder of checkpoints."),
     "explain": ("harness.cli.explain", "Explain a verdict."),
     "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),
+    "chaos": ("harness.cli.chaos", "Break runs on purpose, and judge what is said of them."),
     "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),
     "stop": ("harness.cli.stop", "Stop a run."),
 }

@@ -1,37 +1,137 @@
-"""`harness inject`: do harm to a run on purpose, now or at a step."""
+"""`harness inject`: do harm to a live run on purpose, now or at its moment."""
+
+import dataclasses
+import json
+from typing import Any
 
 import click
 
 from harness.cli.ask import ask
-from harness.faults import Fault
+from harness.cli.reading import SCHEMA, ReadingCommand, print_json
+from harness.errors import UsageError
+from harness.faults import ANY, Fault, when, whom
 from harness.orders import Inject
 
-HELP = {"help_option_names": ["-h", "--help"]}
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_COUNT = click.IntRange(min=0)
 
 
-@click.group("inject", context_settings=HELP)
-def command() -> None:
-    """Do harm to a run on purpose, to see it recover.
+@click.command("inject", cls=ReadingCommand, context_settings=HELP)
+@click.argument("kind")
+@click.argument("run", required=False)
+@click.option("--rank", type=_COUNT, help="Whom.")
+@click.option("--at", metavar="AXIS=N,...", help="Whom, by coordinates: tp=0,pp=1.")
+@click.option("--node", type=_COUNT, help="Which node, for kinds that are done to one.")
+@click.option("--step", type=_COUNT, help="When: after it has completed so many steps.")
+@click.option("--seq-id", type=_COUNT, help="When: it has begun so many collectives.")
+@click.option("--phase", help="When: it is in this phase.")
+@click.option("--seconds", type=click.FloatRange(min=0), help="When: after so many seconds.")
+@click.option("--attempt", type=_COUNT, help="Only in this attempt.")
+@click.option("--times", type=click.IntRange(min=1), default=1, help="Once in so many attempts.")
+@click.option("--seed", type=int, default=0, help="Of what the kind draws.")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="The kind's own settings.")
+@click.option(
+    "--max-ranks",
+    type=_COUNT,
+    default=2,
+    show_default=True,
+    help="Refuse to harm more ranks of this run than so many.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen, do nothing.")
+@click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
+def command(
+    kind: str, run: str | None, runs_dir: str | None, dry_run: bool, as_json: bool, max_ranks: int,
+    **given: Any,
+) -> None:  # fmt: skip
+    """Do harm of KIND to RUN (a name, a directory or HOST:PORT; default: the newest).
 
-    Only runs started with --chaos-allowed take it.
+    Only runs started with --chaos-allowed take it. `harness chaos list` shows all kinds,
+    `harness chaos explain KIND` what must come of one.
 
     \b
       harness inject kill --rank 5
-      harness inject kill --rank 5 --step 40 swift-otter-12
+      harness inject flip_parameter --at tp=0,pp=1,dp=0 --step 40 --set bit=12 swift-otter-12
     """
+    from harness.chaos import kinds
+
+    found = kinds.find(kind)
+    # Looked at first, so that a wrong line is refused whatever the run does.
+    fault = _fault(kind, given)
+    kinds.check(dataclasses.replace(fault, rank=0) if given["at"] else fault)
+    fault = _on_run(fault, given["at"], run, runs_dir, max_ranks)
+    if dry_run:
+        words = f"{kind} of {whom(fault)} {when(fault)}: {found.summary}"
+        lines = [words, f"must be said: {kinds.said(found)}"]
+    else:
+        answer = ask(run, runs_dir, Inject(fault=fault))
+        lines = [f"{answer}; due {when(fault)}" if answer else f"{kind} of {whom(fault)}"]
+    if as_json:
+        print_json({"schema": SCHEMA, "done": not dry_run, "fault": _json(fault), "says": lines[0]})
+        return
+    for line in lines:
+        click.echo(line, err=not dry_run)
 
 
-@command.command("kill", context_settings=HELP)
-@click.option("--rank", type=click.IntRange(min=0), required=True, help="Whom.")
-@click.option(
-    "--step",
-    type=click.IntRange(min=0),
-    help="When: after it has completed so many steps.  [default: now]",
-)
-@click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
-@click.argument("run", required=False)
-def kill(rank: int, step: int | None, runs_dir: str | None, run: str | None) -> None:
-    """Kill a rank with SIGKILL, as the kernel does when memory runs out."""
-    answer = ask(run, runs_dir, Inject(fault=Fault(kind="kill", rank=rank, step=step)))
-    when = "now" if step is None else f"after step {step}"
-    click.echo(answer or f"rank {rank} will be killed {when}", err=True)
+def _fault(kind: str, given: dict[str, Any]) -> Fault:
+    if given["at"] and given["rank"] is not None:
+        raise UsageError("--at and --rank exclude each other", help="leave one out")
+    parameters = {}
+    for each in given["sets"]:
+        name, sign, value = each.partition("=")
+        if not sign:
+            raise UsageError(f"--set {each}: no value", help=f"write --set {name}=VALUE")
+        parameters[name] = value
+    return Fault(
+        kind=kind,
+        rank=ANY if given["rank"] is None else given["rank"],
+        node=ANY if given["node"] is None else given["node"],
+        step=given["step"],
+        seq_id=given["seq_id"],
+        phase=given["phase"] or "",
+        seconds=given["seconds"],
+        attempt=given["attempt"],
+        times=given["times"],
+        seed=given["seed"],
+        parameters=parameters,
+    )
+
+
+def _on_run(
+    fault: Fault, at: str | None, run: str | None, runs_dir: str | None, max_ranks: int
+) -> Fault:
+    """`fault` with its rank on this run. Raises UsageError when the run does not take it."""
+    from harness import runs
+    from harness.chaos.address import rank_at
+
+    state = runs.read(runs.find(run, runs.runs_dir(runs_dir))).state
+    if state.run is not None and not state.run.chaos_allowed:
+        raise UsageError(
+            "refused: the run was started without --chaos-allowed",
+            help="only runs that were started with it may be harmed on purpose",
+        )
+    if at:
+        fault = dataclasses.replace(fault, rank=rank_at(_coordinates(at), state))
+    harmed = {each.fault.rank for each in state.injects} | {fault.rank}
+    harmed.discard(ANY)
+    if len(harmed) > max_ranks:
+        raise UsageError(
+            f"refused: this would be rank number {len(harmed)} that is harmed, {max_ranks} may be",
+            help=f"--max-ranks {len(harmed)} allows it",
+        )
+    return fault
+
+
+def _coordinates(text: str) -> dict[str, int]:
+    found = {}
+    for each in text.split(","):
+        axis, sign, number = each.strip().partition("=")
+        if not sign or not number.isdecimal():
+            raise UsageError(f"--at {text}: not coordinates", help="for example tp=0,pp=1")
+        found[axis] = int(number)
+    return found
+
+
+def _json(fault: Fault) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(fault)))
+    return raw

@@ -25,7 +25,7 @@ def find(attempt: AttemptState) -> list[Finding]:
     """The first fault that explains the others."""
     if not attempt.doubts.by_rank:
         return []
-    told = attempt.doubts.of("gradient", "recompute", "replay", "at rest", "loss")
+    told = attempt.doubts.of("gradient", "recompute", "replay", "at rest", "update", "loss")
     if not all(_ready(attempt, each) for each in told):
         return []
     gradients = [each for each in told if each.doubt.check == "gradient"]
@@ -34,6 +34,7 @@ def find(attempt: AttemptState) -> list[Finding]:
     sound = [each for each in told if ruined is None or each.doubt.step < ruined]
     found = [
         *_at_rest(sound),
+        *_updated(sound),
         *_recomputed(sound),
         *replays.find(attempt, [each for each in sound if each.doubt.check == "replay"]),
         *_not_finite(attempt, [each for each in told if each.doubt.settled]),
@@ -78,6 +79,37 @@ def _at_rest(told: Sequence[Told]) -> list[Finding]:
         )
         findings.append(_finding("silent_data_corruption", one, (one.rank,), cause, reason))
     return findings
+
+
+def _updated(told: Sequence[Told]) -> list[Finding]:
+    """Updates that came out otherwise when they were computed again from the same numbers."""
+    found = [each for each in told if each.doubt.check == "update"]
+    if not found:
+        return []
+    ranks = tuple(sorted({each.rank for each in found}))
+    one = found[0]
+    doubt = one.doubt
+    if len(ranks) > 1:
+        return [_finding(
+            "nondeterminism", one, ranks,
+            f"the optimizer's update of {doubt.subject} gives other bits when it is computed again"
+            f" ({doubt.failed} of {doubt.looks} times on rank {one.rank})",
+            f"it happens on {ranks_name(ranks)}: the program, or its libraries, do that, not a"
+            " device", "likely",
+        )]  # fmt: skip
+    steady = (
+        "computed twice more it came out so both times"
+        if doubt.again == "second"
+        else "computed twice more it came out otherwise each time"
+    )
+    return [_finding(
+        "silent_data_corruption", one, ranks,
+        f"rank {one.rank} updated {doubt.subject} wrongly in step {doubt.step + 1}:"
+        f" {doubt.shows}",
+        f"from the same parameter, gradient and state; {steady}; {doubt.differ} of"
+        f" {doubt.total} elements that were looked at are wrong, in {doubt.failed} of"
+        f" {doubt.looks} looks, none on another rank", "likely",
+    )]  # fmt: skip
 
 
 def _recomputed(told: Sequence[Told]) -> list[Finding]:

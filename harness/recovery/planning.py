@@ -9,6 +9,7 @@ from harness.diagnosis import conclude, diagnose, patience_ends_ns, standing, st
 from harness.diagnosis.signature import Signature
 from harness.diagnosis.watched_files import WATCHED, to_set_aside
 from harness.errors import ExitCode
+from harness.faults import ANY, Fault
 from harness.goodput import lost_steps
 from harness.incidents import FAMILY_OF, Finding, Incident, Verdict
 from harness.recovery.ending import (
@@ -90,25 +91,36 @@ def accept(state: RunState, command: o.Command) -> tuple[bool, str]:
                 return True, "the run is being stopped already"
             return True, "the run is preempted"
         case o.Inject(fault=fault):
-            return _accept_fault(state, state.run, fault.rank, fault.kind)
+            return _accept_fault(state, state.run, fault)
         case o.ShowStacks():
             return accept_stacks(state, command)
         case _:
             assert_never(command)
 
 
-def _accept_fault(state: RunState, run: e.RunStarted, rank: int, kind: str) -> tuple[bool, str]:
-    attempt = state.attempt
+def _accept_fault(state: RunState, run: e.RunStarted, fault: Fault) -> tuple[bool, str]:
     if not run.chaos_allowed:
         return False, "the run was started without --chaos-allowed"
-    if attempt is None or state.stage != "running" or state.stop is not None:
-        return False, f"no workers are running (the run is {state.stage})"
-    target = attempt.ranks.get(rank)
+    if state.stop is not None:
+        return False, "the run is being stopped"
+    attempt = state.attempt
+    if fault.rank == ANY:
+        node = max(fault.node, 0)
+        if node not in state.nodes:
+            return (
+                False,
+                f"there is no node {node}; the nodes are {ranks_text(sorted(state.nodes))}",
+            )
+        return True, f"{fault.kind} of node {node} is passed on"
+    if attempt is None:
+        return True, f"{fault.kind} of rank {fault.rank} waits for the first attempt"
+    target = attempt.ranks.get(fault.rank)
     if target is None:
-        return False, f"there is no rank {rank}; the ranks are 0-{attempt.world_size - 1}"
-    if not target.alive and target.status != "not_started":
-        return False, f"rank {rank} is gone already"
-    return True, f"{kind} of rank {rank} is passed to node {target.node_rank}"
+        last = attempt.world_size - 1
+        return False, f"there is no rank {fault.rank}; the ranks are 0-{last}"
+    if state.stage == "running" and not target.alive and target.status != "not_started":
+        return False, f"rank {fault.rank} is gone already"
+    return True, f"{fault.kind} of rank {fault.rank} is passed to node {target.node_rank}"
 
 
 # --- while an attempt runs ---------------------------------------------------------------------
@@ -116,7 +128,7 @@ def _accept_fault(state: RunState, run: e.RunStarted, rank: int, kind: str) -> t
 
 def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
     reachable = _reachable(attempt)
-    asks = stack_orders(state, attempt, reachable, now_ns)
+    asks = stack_orders(state, attempt, reachable, now_ns) or _injects(state, attempt)
     if asks:
         return asks
     incident = _decisive_incident(state, attempt)
@@ -146,7 +158,6 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         or [
             *_told_reports(state, attempt),
             *_close_recovered(state, attempt),
-            *_injects(state, attempt),
         ]
     )
 
@@ -343,14 +354,15 @@ def _reachable(attempt: AttemptState) -> set[int]:
 
 
 def _injects(state: RunState, attempt: AttemptState) -> list[Decision]:
-    """Harm that was asked for and accepted, passed on to the node of the rank."""
+    """Harm that was asked for and accepted, passed on to its node."""
     return [
         e.OrderGiven(
-            node_rank=attempt.ranks[inject.fault.rank].node_rank,
-            order=o.InjectFault(fault=inject.fault),
+            node_rank=max(fault.node, 0)
+            if fault.rank not in attempt.ranks
+            else attempt.ranks[fault.rank].node_rank,
+            order=o.InjectFault(fault=fault),
         )
-        for inject in state.injects[state.injects_ordered :]
-        if inject.fault.rank in attempt.ranks
+        for fault in (inject.fault for inject in state.injects[state.injects_ordered :])
     ]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from harness import events as e
 from harness.checkpointnames import ASIDE_SUFFIX
 from harness.diagnosis import replicas
+from harness.diagnosis.checkpoint_files import FATAL
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
@@ -128,7 +129,7 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
             return _numeric(verdict)
         case _, "checkpoint" if Signature.parse(verdict.signature).what == WATCHED:
             return _report("training goes on; what is not whole is set aside before it resumes")
-        case "checkpoint_save_failed", _:
+        case "checkpoint_save_failed", _ if Signature.parse(verdict.signature).what != FATAL:
             return _report("training goes on; it would lose what no checkpoint holds")
         case "checkpoint_step_mismatch", _ if _loaded_flawed(state):
             return None
@@ -433,6 +434,8 @@ def _may_help(verdict: Verdict) -> str:
             return "new connections may hold where these did not"
         case "resource_leak_fd":
             return "a fresh process starts with few open files; the growth begins anew"
+        case "checkpoint_save_failed":
+            return "there may be room for it the next time"
         case "dataloader_worker_died":
             return "a data loader's worker that died may live the next time"
         case _:

@@ -39,6 +39,7 @@ log = logging.getLogger("harness.wire")
 
 _CONNECT_SECONDS = 10.0
 _REJOIN_PAUSES = (0.05, 0.1, 0.2, 0.4)
+_FLUSH_LOOK_SECONDS = 0.002
 _CLOSE_SECONDS = 2.0
 _CLOCK_TICK = 0.25
 _MOST_BUFFERED = 200_000
@@ -166,6 +167,12 @@ class AgentLink:
                 if not is_broken_link(error) or time.monotonic() > deadline:
                     raise in_words(error, self._address) from None
             await asyncio.sleep(_REJOIN_PAUSES[-1])
+
+    async def flushed(self) -> None:
+        """Wait until all that was reported is in the journal; 2 s at most."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while self._buffer and time.monotonic() < deadline:
+            await asyncio.sleep(_FLUSH_LOOK_SECONDS)
 
     async def close(self) -> None:
         """Send what is left, wait until it is acknowledged (2 s at most), and hang up."""

@@ -18,7 +18,7 @@ import sys
 from types import CodeType, TracebackType
 from typing import Any, NoReturn
 
-from harness.worker import frames, guest, hooks, process, raised, teardown
+from harness.worker import armed, frames, guest, hooks, process, raised, teardown
 
 ASSIGNMENT = "HARNESS_WORKER"
 STACK_SIGNAL = signal.SIGRTMAX - 5
@@ -45,6 +45,8 @@ def run(assignment: guest.Assignment) -> NoReturn:
     teardown.drain_at_exit()
     _record_fatal_signals(assignment.fatal)
     hooks.install(host)
+    if assignment.armed:
+        armed.arm(host, assignment.armed, at_start=True)
     _execute(assignment.mode, assignment.target, assignment.arguments, host)
 
 

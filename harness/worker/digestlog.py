@@ -18,7 +18,7 @@ LARGEST = CAPACITY // 4
 """Bytes of one record, its head included."""
 HEAD_BYTES = 8
 REGION_BYTES = HEAD_BYTES + CAPACITY
-FILLER, PLAN, VALUES = 0, 1, 2
+FILLER, PLAN, VALUES, ANSWER = 0, 1, 2, 3
 _HEAD = struct.Struct("=QIII")  # where it begins, counted from the first byte ever; body; kind; sum
 _VALUES = struct.Struct("=IIqqqq")  # plan, number of digests, count, step, progress, wall-clock ns
 MOST_TENSORS = (LARGEST - _HEAD.size - _VALUES.size) // 8
@@ -40,6 +40,13 @@ class Values:
     digests: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the agent has asked of one tensor."""
+
+    content: dict[str, Any]
+
+
 class DigestWriter:
     """The worker's side; one thread at a time."""
 
@@ -51,6 +58,10 @@ class DigestWriter:
     def plan(self, content: dict[str, Any]) -> bool:
         """What the values of a plan are of; False when there is too much of it."""
         return self._put(PLAN, json.dumps(content, separators=(",", ":")).encode())
+
+    def answer(self, content: dict[str, Any]) -> bool:
+        """What was asked of one tensor; False when it is too much."""
+        return self._put(ANSWER, json.dumps(content, separators=(",", ":")).encode())
 
     def values(self, values: Values) -> bool:
         """False when there are too many."""
@@ -95,9 +106,9 @@ class DigestReader:
         self.lost = 0
         """Times that records were overwritten before they were read, or were damaged."""
 
-    def new(self) -> list[dict[str, Any] | Values]:
-        """Plans and values since the last call, oldest first."""
-        found: list[dict[str, Any] | Values] = []
+    def new(self) -> list[dict[str, Any] | Values | Answer]:
+        """Plans, values and answers since the last call, oldest first."""
+        found: list[dict[str, Any] | Values | Answer] = []
         written = self._written()
         while self._read < written:
             at = self._read % CAPACITY
@@ -118,6 +129,8 @@ class DigestReader:
                 found.append(json.loads(body))
             elif kind == VALUES:
                 found.append(_values(body))
+            elif kind == ANSWER:
+                found.append(Answer(json.loads(body)))
         return found
 
     def _written(self) -> int:

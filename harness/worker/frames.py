@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_GUEST = tuple(os.path.join(_OURS, part) + os.sep for part in ("worker", "sdk"))
+_GUEST = (
+    *(os.path.join(_OURS, part) + os.sep for part in ("worker", "sdk")),
+    os.path.join(_OURS, "chaos", "inside.py"),  # stands between a script and what it calls
+)
 
 
 def _library_roots() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.worker import layout, p2p
+from harness.worker import armed, layout, p2p
 from harness.worker.audits.auditor import Auditor, Means
 from harness.worker.audits.losses import Losses
 from harness.worker.digestlog import DigestWriter
@@ -62,6 +62,10 @@ class Assignment:
     """Of the rank's time, that each kind of check of its own numbers may take; 0: none is made."""
     replays: int = 0
     """Least steps between two micro-batches that are computed again; 0: none are."""
+    digest_exclude: tuple[str, ...] = ()
+    """Patterns of names that digests leave alone."""
+    armed: str = ""
+    """Faults to be done on purpose in this rank, by harness.chaos.inside; empty: none."""
     spike_step: int = -1
     """Where an earlier attempt has seen the loss go up to stay; -1: nowhere."""
     spike_bound: float = 0.0
@@ -69,7 +73,8 @@ class Assignment:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
-        return cls(**{**raw, "arguments": tuple(raw["arguments"])})
+        lists = {name: tuple(raw.get(name, ())) for name in ("arguments", "digest_exclude")}
+        return cls(**{**raw, **lists})
 
 
 class Guest:
@@ -95,7 +100,7 @@ class Guest:
             os.set_inheritable(assignment.memory, False)
             self.memory = MemoryFile(assignment.memory)
         self._in_hand = InHand(self.link)
-        self._answering = Answering(assignment.link, self.link)
+        self._answering = Answering(assignment.link, self.link, self._told)
         os.close(assignment.pulse)
         self._lock = threading.RLock()  # re-entrant: a signal handler may report progress too
         self._told_steps = False
@@ -121,6 +126,7 @@ class Guest:
                 DigestWriter(memory, layout.DIGESTS_AT),
                 every=self.assignment.digests,
                 share=self.assignment.digest_share,
+                exclude=self.assignment.digest_exclude,
                 world_size=self.assignment.world_size,
                 step=lambda: self.step,
                 progress=self._progress,
@@ -148,6 +154,14 @@ class Guest:
         marks = 0 if self.marker is None else self.marker.total
         operations = 0 if self.recorder is None else self.recorder.operations()
         return (marks % _TURN) * _TURN + operations % _TURN
+
+    def _told(self, said: bytes) -> None:
+        """The agent wants to know more of a digest, or, in runs with `--chaos-allowed`, has a fault
+        to be done."""
+        if said.startswith(armed.ARM):
+            armed.arm(self, said[len(armed.ARM) :].decode())
+        elif self.witness is not None:
+            self.witness.ask(said)
 
     def beat_forever(self) -> None:
         """Body of the heartbeat thread: shows that Python code can still run here."""

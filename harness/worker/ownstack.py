@@ -1,4 +1,5 @@
-"""The stacks of this process as it sees them itself, for an agent that asks on the link.
+"""The stacks of this process as it sees them itself, for an agent that asks on the link; what else
+it asks is passed on.
 
 The heartbeat thread answers: it runs while the main thread waits in a collective or works in
 Python, and holds the interpreter's lock meanwhile, so that no frame changes under its eyes. Where
@@ -11,6 +12,7 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from harness.worker.link import Link
@@ -18,12 +20,17 @@ from harness.worker.link import Link
 ASK = b"stack"
 _MOST_FRAMES = 100
 _MOST_CHARACTERS = 40_000
+_MOST_BYTES = 60_000
 
 
 class Answering:
     """Made by the main thread; `rest` is for the heartbeat thread alone."""
 
-    def __init__(self, descriptor: int, link: Link) -> None:
+    def __init__(
+        self, descriptor: int, link: Link, on_other: Callable[[bytes], None] = lambda said: None
+    ) -> None:
+        """`on_other` is given what an agent says that is no question for stacks."""
+        self._on_other = on_other
         self._descriptor = descriptor
         self._socket = os.fstat(descriptor).st_ino
         self._link = link
@@ -36,15 +43,17 @@ class Answering:
         if self._poll is None:
             time.sleep(seconds)
             return
-        asked = False
+        said = b""
         with contextlib.suppress(OSError):
             if not self._poll.poll(seconds * 1000):
                 return
             # A script may have closed all that it did not open, and have the number for its own.
             if os.fstat(self._descriptor).st_ino == self._socket:
-                asked = os.read(self._descriptor, len(ASK)) == ASK
-        if asked:
+                said = os.read(self._descriptor, _MOST_BYTES)
+        if said == ASK:
             self._link.say("Stack", text=text(self._main))
+        elif said:
+            self._on_other(said)
         else:
             self._poll = None  # closed by somebody: there is nobody to answer to
 

@@ -182,6 +182,18 @@ def test_a_member_that_stands_in_something_else() -> None:
     assert (verdict.verdict, verdict.first_failing) == ("group_mismatch", (1,))
 
 
+def test_one_rank_makes_a_group_alone() -> None:
+    """The others have gone on to a collective of all."""
+    seen = EvidenceTaken(
+        collection=1, rank=0, process=process("S"), groups=(WORLD,),
+        collectives=entries(4, waits=True),
+    )  # fmt: skip
+    others = {rank: rank_wait(replace(seen, rank=rank)) for rank in (0, 1)}
+    alone = making(2, group("1", 0, 1, 2, done=False))
+    (verdict,) = judge(Waits(world_size=3, ranks={**others, 2: alone}))
+    assert (verdict.verdict, verdict.first_failing) == ("group_mismatch", (2,))
+
+
 def test_all_in_the_first_group_lack_nobody() -> None:
     """It has no name before it is there, and none of them has made it; blaming any is wrong."""
     first = replace(WORLD, pg="", pg_desc="init_process_group", ended_ns=0)

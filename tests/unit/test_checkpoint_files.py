@@ -35,11 +35,13 @@ def obey_all(world: World) -> None:
             world.say(e.FilesSetAside(node_rank=node, attempt=order.attempt, moved=moved), node)
 
 
-def test_a_file_that_cannot_be_read_makes_way_for_the_one_before() -> None:
+@pytest.mark.parametrize("said", [CUT, "OSError: [Errno 22] Invalid argument"])
+def test_a_file_that_cannot_be_read_makes_way_for_the_one_before(said: str) -> None:
     world = World(nproc=2).start()
+    kind, _, message = said.partition(": ")
     for rank in (0, 1):
-        file(world, rank, "load_failed", "step_10.pt", error=CUT, older="/ck/step_5.pt")
-        world.raises(rank, "RuntimeError", CUT.partition(": ")[2])
+        file(world, rank, "load_failed", "step_10.pt", error=said, older="/ck/step_5.pt", bytes=9)
+        world.raises(rank, kind, message)
         world.exit(rank, 1)
     incident = world.judged()
     assert incident.verdict.verdict == "checkpoint_corrupt"
@@ -144,6 +146,17 @@ def test_a_failed_save_is_told_once_and_changes_nothing() -> None:
     (incident,) = world.state.incidents
     assert (incident.verdict.verdict, incident.action) == ("checkpoint_save_failed", "report")
     assert incident.verdict.first_failing == (1,)
+
+
+def test_a_save_that_nobody_catches_ends_the_rank_and_is_named_for_it() -> None:
+    world = World(nproc=2).start()
+    file(world, 0, "save_failed", "step_5.pt", error="OSError: [Errno 28] No space left on device")
+    world.raises(0, "OSError", "[Errno 28] No space left on device")
+    world.exit(0, 1)
+    incident = world.judged()
+    assert incident.verdict.verdict == "checkpoint_save_failed"
+    assert incident.verdict.first_failing == (0,)
+    assert incident.action == "restart"
 
 
 def test_ranks_that_load_different_steps() -> None:

@@ -6,8 +6,8 @@ import random
 from harness.agent.digests import parts_of
 from harness.worker import digestlog
 from harness.worker.digestlog import Values
-from harness.worker.digests.optimizers import SLICES, slice_at
-from harness.worker.digests.pace import Pace
+from harness.worker.digests.optimizers import SLICES
+from harness.worker.digests.pace import Pace, scattered
 
 
 def ring() -> tuple[digestlog.DigestWriter, digestlog.DigestReader]:
@@ -88,7 +88,7 @@ def test_looks_cost_their_share_and_ranks_meet() -> None:
 
 def test_every_slice_of_the_state_is_looked_at_whatever_the_stride() -> None:
     for stride in (1, 2, 8, 64):
-        first = [slice_at(stride * k, SLICES) for k in range(1, 49)]
+        first = [scattered(stride * k, SLICES) for k in range(1, 49)]
         assert set(first) == set(range(SLICES))
 
 

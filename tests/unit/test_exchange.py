@@ -189,6 +189,16 @@ def test_a_dead_connection_proves_it_and_names_both_ends() -> None:
     assert 4.0 <= seconds_still(world) < 4.6
 
 
+def test_a_rank_at_one_end_of_every_dead_connection_is_named_alone() -> None:
+    dead = Flow(local=HERE, remote=HERE, peers=(2,), pending_bytes=4096, tries=4, unanswered=True)
+    back = replace(dead, peers=(1,))
+    world = stalled(in_all_reduce(dead), in_all_reduce(IDLE), in_all_reduce(back))
+    incident = verdict_within(world, 200)
+    assert incident is not None
+    assert (incident.verdict.first_failing, incident.verdict.victims) == ((2,), (0, 1))
+    assert "every such way ends at 2" in incident.verdict.reason
+
+
 def test_a_dead_connection_while_others_move_is_waited_for() -> None:
     dead = Flow(local=HERE, remote=HERE, peers=(2,), pending_bytes=9, tries=4, unanswered=True)
     moving = Flow(local=HERE, remote=HERE, peers=(1,), received_bytes=10)

@@ -99,8 +99,13 @@ def named(scene: Scene, verdict: Verdict, exchange: Exchange) -> Verdict:
     told = "; ".join(list(parts)[:4]) + (f"; and {len(parts) - 4} more" if len(parts) > 4 else "")
     most = max(parts.values())
     times = f"{most} times" if most > 1 else "again"
-    first = tuple(sorted(ends))
-    left = sorted((set(verdict.first_failing) | set(verdict.victims)) - ends)
+    alone = _cut_off(exchange)
+    first = tuple(sorted(ends)) if alone is None else (alone,)
+    where = (
+        f"all of ranks {ranks_text(sorted(ends))} run, so it is the way between them that is cut, "
+        + ("whichever end it is cut at" if alone is None else f"and every such way ends at {alone}")
+    )
+    left = sorted((set(verdict.first_failing) | set(verdict.victims) | ends) - set(first))
     return replace(
         verdict,
         first_failing=first,
@@ -109,10 +114,18 @@ def named(scene: Scene, verdict: Verdict, exchange: Exchange) -> Verdict:
         cause=f"{_operation(verdict)} cannot finish: what was sent over TCP is not acknowledged,"
         f" from {told}; the network between them",
         reason=f"the kernel has sent the same data {times} without an answer while nothing else"
-        f" moved between the ranks; all of ranks {ranks_text(first)} run, so it is the way between"
-        " them that is cut, whichever end it is cut at",
+        f" moved between the ranks; {where}",
         confidence="proven",
     )
+
+
+def _cut_off(exchange: Exchange) -> int | None:
+    """The rank that is one end of every dead connection, where there are several others."""
+    pairs = {frozenset((rank, *flow.peers)) for rank, flow in exchange.dead}
+    if len(pairs) < 2 or any(len(pair) != 2 for pair in pairs):
+        return None
+    shared = frozenset.intersection(*pairs)
+    return next(iter(shared)) if len(shared) == 1 else None
 
 
 def _operation(verdict: Verdict) -> str:

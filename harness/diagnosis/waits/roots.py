@@ -250,7 +250,8 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
 
 
 def _unmade(graph: WaitGraph, making: list[Op], ops: list[Op]) -> Root:
-    """Some make a group while members of it wait for them elsewhere: these have left it out."""
+    """Some make a group while members of it wait for them elsewhere: these have left it out. Where
+    they are more, and all in one operation, it is those who make the group that are alone."""
     op = min(making, key=lambda op: (-len(op.waiters), op.onset_ns))
     odd = tuple(op.lacks)
     others = [f"{ranks_name(o.waiters)} in {what(o)}" for o in ops if set(o.waiters) & set(odd)]
@@ -258,6 +259,8 @@ def _unmade(graph: WaitGraph, making: list[Op], ops: list[Op]) -> Root:
         f"{ranks_name(op.waiters)} in {what(op)}, which {ranks_name(odd)} did not call:"
         f" {', '.join(others[:3])}"
     )
+    if len(op.waiters) < len(odd) and any(set(odd) <= set(o.waiters) for o in ops):
+        odd = tuple(op.waiters)
     return Root(
         verdict="group_mismatch", ranks=odd, cause=cause, confidence="proven",
         onset_ns=op.onset_ns, op=op, where=where_of(graph.waits, odd),

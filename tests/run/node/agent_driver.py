@@ -71,6 +71,9 @@ class SocketLink:
         self._end.setblocking(False)
         return True, "taken"
 
+    async def flushed(self) -> None:
+        """A record is out when it is reported."""
+
     async def close(self) -> None:
         self._end.close()
 

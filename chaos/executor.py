@@ -1,0 +1,239 @@
+"""Carries out a plan: starts the run, asks its controller for each fault, waits for the end, and
+leaves nothing behind, whatever happens meanwhile."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness import journal, runs
+from harness.chaos import residue
+from harness.chaos.address import addressed
+from harness.chaos.plan import Plan, Planned
+from harness.chaos.residue import Residue
+from harness.codec import CodecError, decode
+from harness.errors import HarnessError
+from harness.events import AgentJoined, ControllerStarted, Record, StoreReady, WorkerStarted
+from harness.faults import Fault
+from harness.orders import Inject
+from harness.processes import before_exec
+from harness.state import RunState, fold
+from harness.wire import observer
+
+NAME = "it"
+_LOOK_SECONDS = 0.02
+_SHORTEST_LIMIT, _PER_STEP = 240.0, 2.0
+_STOP_SECONDS = 10.0
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Executed:
+    """What came of a plan. `code` is the head launcher's; `refused` holds faults that the run did
+    not take, in words."""
+
+    plan: Plan
+    folder: Path
+    code: int
+    state: RunState
+    residue: Residue
+    seconds: float
+    timed_out: bool = False
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def work(self) -> Path:
+        """Where the workload wrote."""
+        return self.folder / "work"
+
+
+class _Follower:
+    """The run's state, as its journal grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = RunState()
+        self.pids: set[int] = set()
+        self.ports: set[int] = set()
+        self._path = path
+        self._reader: journal.LineReader | None = None
+
+    def look(self) -> None:
+        if self._reader is None:
+            if not runs.has_header(self._path):
+                return
+            self._reader = journal.LineReader(self._path, offset=0, skip=1)
+        while lines := self._reader.read():
+            for line in lines:
+                with contextlib.suppress(CodecError):
+                    self._take(decode(line))
+
+    def _take(self, record: Record) -> None:
+        match record.event:
+            case AgentJoined(pid=pid) | WorkerStarted(pid=pid):
+                self.pids.add(pid)
+            case StoreReady(port=port):
+                self.ports.add(port)
+            case ControllerStarted(address=address):
+                self.ports.add(int(address.rpartition(":")[2]))
+            case _:
+                pass
+        fold(self.state, record)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+def commands(plan: Plan, folder: Path, port: int) -> list[list[str]]:
+    """The command line of each node, the head first. `port` is where several nodes meet."""
+    one = plan.workload
+    base = [
+        *(sys.executable, "-m", "harness", "run", "--runs-dir"),
+    ]
+    found = []
+    for node in range(one.nodes):
+        own = folder / "runs" if node == 0 else folder / f"runs-of-node-{node}"
+        words = [*base, str(own), "--chaos-allowed", "--nproc-per-node", str(one.nproc)]
+        if node == 0:
+            words += ["--run-name", NAME]
+        if one.nodes > 1:
+            words += ["--nnodes", f"1:{one.nodes}", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+            words += ["--node-rank", "0"] if node == 0 else ["--rdzv-conf", "is_host=0"]
+        found.append([*words, *one.options, *one.command(folder / "work")])
+    return found
+
+
+def execute(plan: Plan, folder: Path, *, say: Say = lambda text: None) -> Executed:
+    """Carry out `plan`; all that is written is in `folder`, which must not exist.
+
+    Ctrl-C stops the run, undoes what was done and leaves nothing behind before it is raised.
+    """
+    folder.mkdir(parents=True)
+    temp = Path(tempfile.mkdtemp(prefix="chaos-"))
+    mark = uuid.uuid4().hex
+    before = residue.shared_memory()
+    follower = _Follower(folder / "runs" / NAME / journal.FILE_NAME)
+    began = time.monotonic()
+    done = Executed(
+        plan=plan, folder=folder, code=-1, state=follower.state, residue=Residue(), seconds=0.0
+    )
+    environ = {**os.environ, residue.MARK: mark, "TMPDIR": str(temp), "OMP_NUM_THREADS": "1"}
+    try:
+        with _launched(plan, folder, environ) as nodes:
+            _attend(plan, folder, nodes, follower, done, say)
+        follower.look()
+        done.residue = residue.left(mark, follower.pids, follower.ports, before, temp)
+    finally:
+        residue.kill_marked(mark)
+        shutil.rmtree(temp, ignore_errors=True)
+        follower.close()
+    done.seconds = time.monotonic() - began
+    return done
+
+
+def _attend(
+    plan: Plan,
+    folder: Path,
+    nodes: "list[subprocess.Popen[bytes]]",
+    follower: _Follower,
+    done: Executed,
+    say: Say,
+) -> None:
+    """Ask for each fault when it may be asked for, until the run is over or out of time."""
+    steps = plan.workload.steps
+    limit = time.monotonic() + _SHORTEST_LIMIT + _PER_STEP * steps
+    waiting = list(plan.faults)
+    while nodes[0].poll() is None:
+        follower.look()
+        for planned in list(waiting):
+            fault = addressed(planned, follower.state)
+            if fault is None or not _may(planned, follower.state):
+                continue
+            answer = _ask(folder, fault)
+            if answer is not None:
+                waiting.remove(planned)
+                accepted, why = answer
+                say(why if accepted else f"refused: {why}")
+                if not accepted:
+                    done.refused.append(f"{fault.kind}: {why}")
+        if time.monotonic() > limit:
+            done.timed_out = True
+            break
+        time.sleep(_LOOK_SECONDS)
+    done.refused += [f"{planned.fault.kind}: its moment never came" for planned in waiting]
+    if not done.timed_out:
+        done.code = nodes[0].wait()
+        for node in nodes[1:]:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                node.wait(_STOP_SECONDS)
+
+
+@contextlib.contextmanager
+def _launched(
+    plan: Plan, folder: Path, environ: Mapping[str, str]
+) -> "Iterator[list[subprocess.Popen[bytes]]]":
+    """The launchers of all nodes; none of them runs afterwards."""
+    nodes: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(commands(plan, folder, _free_port())):
+            with open(folder / f"output{number or ''}.txt", "wb") as output:
+                nodes.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env=environ,
+                        # Ctrl-C comes to us alone; we end the run.
+                        start_new_session=True,
+                        preexec_fn=before_exec(signal.SIGTERM),  # noqa: PLW1509
+                    )
+                )
+        yield nodes
+    finally:
+        for number in (signal.SIGINT, signal.SIGKILL):
+            for node in nodes:
+                if node.poll() is None:
+                    node.send_signal(number)
+            for node in nodes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    node.wait(_STOP_SECONDS)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port: int = door.getsockname()[1]
+        return port
+
+
+def _may(planned: Planned, state: RunState) -> bool:
+    """Whether what the fault is to come after has happened."""
+    match planned.after:
+        case "suspicion":
+            return bool(state.faults) and bool(state.collections)
+        case "incident":
+            return bool(state.incidents)
+        case "restart":
+            return len(state.attempts) > 1
+        case _:
+            return state.run is not None
+
+
+def _ask(folder: Path, fault: Fault) -> tuple[bool, str] | None:
+    """What the controller says to `fault`; None while there is nobody to ask."""
+    try:
+        raw = (folder / "runs" / NAME / "controller.json").read_text(encoding="utf-8")
+        address = str(json.loads(raw)["address"])
+        return observer.do_blocking(address, Inject(fault=fault), by="chaos", token=runs.token())
+    except (OSError, ValueError, KeyError, HarnessError):
+        return None
