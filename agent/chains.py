@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.sightings import Doubt
 from harness.worker.digestlog import Values
-from harness.worker.digests.books import AT_REST, PARAMETERS, STATE
+from harness.worker.digests.books import AT_REST, COLUMNS, PARAMETERS, STATE
 
 _MOST_TOLD = 8
 _MOST_NAMED = 4
@@ -16,12 +16,14 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """`own` are positions of tensors that this rank alone has."""
+    """`own` are positions of tensors that this rank alone has; `columns`: it is of sums of columns,
+    which tell nothing where the sums of rows have told already."""
 
     site: str
     number: int
     names: tuple[str, ...]
     own: tuple[int, ...]
+    columns: bool
 
 
 class Chain:
@@ -29,8 +31,10 @@ class Chain:
 
     def __init__(self) -> None:
         self._plans: dict[int, _Plan] = {}
-        self._left: dict[tuple[str, int], Values] = {}
-        """By site and number: as it was at the end of a step."""
+        self._left: dict[tuple[str, int, bool], Values] = {}
+        """By site, number and whether columns: as it was at the end of a step."""
+        self._changed: tuple[str, int, int] | None = None
+        """Site, number and count of the last look that was not as it had been left."""
         self._looks = 0
         self._told = 0
         self._clean_ns = 0
@@ -48,6 +52,7 @@ class Chain:
             number=int(content["number"]),
             names=tuple(tensor[0] for tensor in content["tensors"]),
             own=tuple(own),
+            columns=any(COLUMNS in tensor[4] for tensor in content["tensors"]),
         )
 
     def look(self, values: Values) -> Doubt | None:
@@ -56,12 +61,12 @@ class Chain:
         if plan is None or not plan.own:
             return None
         if plan.site == STATE or (plan.site == PARAMETERS and values.count % 2):
-            self._left[plan.site, plan.number] = values
+            self._left[plan.site, plan.number, plan.columns] = values
             return None
         if plan.site not in (AT_REST, PARAMETERS):
             return None
         site = STATE if plan.site == AT_REST else PARAMETERS
-        left = self._left.get((site, plan.number))
+        left = self._left.get((site, plan.number, plan.columns))
         follows = values.count - (plan.site == PARAMETERS)
         if left is None or left.count != follows or len(left.digests) != len(values.digests):
             return None
@@ -70,6 +75,9 @@ class Chain:
         if not changed:
             self._clean_ns = values.at_ns
             return None
+        if plan.columns and self._changed == (site, plan.number, values.count):
+            return None
+        self._changed = (site, plan.number, values.count)
         self._told += 1
         if self._told > _MOST_TOLD:
             return None

@@ -18,10 +18,11 @@ from harness import checkpointdir
 from harness import events as e
 from harness import orders as o
 from harness.agent.chains import Chain
+from harness.agent.closeups import CloseUps
 from harness.agent.workers import Worker
 from harness.sightings import DigestPart, DigestRow, TensorDigests
 from harness.topology import runs_of
-from harness.worker.digestlog import Values
+from harness.worker.digestlog import Answer, Values
 from harness.worker.digests.books import AT_REST
 
 _PAUSE_SECONDS = 0.2
@@ -53,6 +54,20 @@ class _Rank:
         self.chain = Chain()
         self.size = 0
 
+    def place(self, part: int, name: str, count: int | None) -> tuple[int, int] | None:
+        """Plan, and place in it, of a tensor of `part`; as it was at look `count`, else the newest
+        one."""
+        looked = {values.plan for values in self.kept if values.count == count}
+        for plan in sorted(self.plans, reverse=True):
+            if count is not None and plan not in looked:
+                continue
+            for each in self.plans[plan]:
+                if each.told.part == part:
+                    for at in each.places:
+                        if self.names[plan][at] == name:
+                            return plan, at
+        return None
+
     def keep(self, values: Values) -> None:
         self.kept.append(values)
         self.size += 8 * len(values.digests)
@@ -63,12 +78,14 @@ class _Rank:
 class Digests:
     """The digests of one attempt's ranks on this node."""
 
-    def __init__(self, node_rank: Callable[[], int], report: Report) -> None:
+    def __init__(self, node_rank: Callable[[], int], report: Report, python: str = "") -> None:
         self._node_rank = node_rank
         self._report = report
         self._attempt = -1
         self._ranks: dict[int, _Rank] = {}
         self._told: dict[int, DigestPart] = {}
+        self._close = CloseUps(python)
+        self._workers: Sequence[Worker] = ()
 
     async def watch(self, workers: Callable[[], Collection[Worker]]) -> None:
         """Read and report for ever."""
@@ -84,6 +101,7 @@ class Digests:
             self._attempt = workers[0].attempt
             self._ranks.clear()
             self._told.clear()
+        self._workers = workers
         rows: dict[tuple[int, int, int, int], DigestRow] = {}
         parts: dict[int, DigestPart] = {}
         for worker in workers:
@@ -102,6 +120,8 @@ class Digests:
                 parts=() if at else tuple(parts.values()),
             )
             self._report(self._attempt, event)
+        for close in self._close.told(self._node_rank()):
+            self._report(close.attempt, close)
 
     def _note(self, part: DigestPart, parts: dict[int, DigestPart]) -> None:
         """Tell of a part that was not told of, or of more ranks or words for it."""
@@ -119,6 +139,9 @@ class Digests:
     def _new(self, worker: Worker) -> Iterable[tuple[DigestRow, DigestPart]]:
         known = self._ranks.setdefault(worker.rank, _Rank())
         for one in worker.logs.digests.new():
+            if isinstance(one, Answer):
+                self._close.heard(worker.rank, one.content)
+                continue
             if not isinstance(one, Values):
                 number = int(one["plan"])
                 known.plans[number] = parts_of(one, worker.rank)
@@ -142,12 +165,26 @@ class Digests:
                 )
                 yield row, part.told
 
-    def obey(self, order: o.TellDigests | o.CertifyCheckpoint) -> None:
+    def obey(self, order: o.TellDigests | o.LookClosely | o.CertifyCheckpoint) -> None:
         """Do what `order` asks for."""
         if isinstance(order, o.TellDigests):
             self._tell(order)
+        elif isinstance(order, o.LookClosely):
+            self._look_closely(order)
         else:
             self._report(self._attempt, certified(order, self._node_rank()))
+
+    def _look_closely(self, order: o.LookClosely) -> None:
+        """Pass it on to the ranks; what they answer comes with their digests."""
+        here = {worker.rank: worker for worker in self._workers}
+        for rank in order.ranks if order.attempt == self._attempt else ():
+            known, worker = self._ranks.get(rank), here.get(rank)
+            if known is None or worker is None:
+                continue
+            at = known.place(order.part, order.name, None if order.buckets else order.count)
+            self._close.ask(order, worker, at)
+        for close in self._close.told(self._node_rank()):
+            self._report(close.attempt, close)
 
     def _tell(self, order: o.TellDigests) -> None:
         """Answer with what is kept of each rank."""

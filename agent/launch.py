@@ -85,7 +85,10 @@ class Launcher:
                 restore_step=plan.restore_step,
                 audit_share=self._job.policy.audit_share,
                 replays=self._job.policy.replays,
+                digest_exclude=self._job.digest_exclude,
                 armed=self._armed(rank, order.attempt) if self._job.chaos_allowed else "",
+                spike_step=order.spike_step,
+                spike_bound=order.spike_bound,
             )
             if zygote is not None:
                 request = {

@@ -68,7 +68,7 @@ class Agent:
         self._environ = node_environ(job, os.environ)
         self._store = StoreHost(self._environ, self._runtime_dir / "store.log")
         self._workers: dict[int, Worker] = {}
-        self._digests = Digests(lambda: self._node_rank, link.report)
+        self._digests = Digests(lambda: self._node_rank, link.report, job.python)
         self._attempt = 0
         self._oom_before: vitals.OomCounter | None = None
         self._stopper: Stopper | None = None
@@ -172,7 +172,7 @@ class Agent:
                 self._in_background(self._stop_workers(order))
             case o.SetAside():
                 self._in_background(self._watch.set_aside(order))
-            case o.TellDigests() | o.CertifyCheckpoint():
+            case o.TellDigests() | o.LookClosely() | o.CertifyCheckpoint():
                 self._digests.obey(order)
             case o.KeepMemory():
                 self._in_background(self._keep_memory(order))

@@ -19,6 +19,10 @@ Mode = Literal["script", "module", "command"]
 NOT_SETTINGS = frozenset({"HARNESS_TOKEN"})
 """Variables of ours that are no settings. A token in a file of settings would be shared too far."""
 
+_TUPLES = (
+    "script_args", "python_flags", "local_ranks_filter", "watch_checkpoints", "digest_exclude",
+)  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -58,6 +62,8 @@ class Job:
     """Local ranks shown on the console; empty means all, -1 none."""
     watch_checkpoints: tuple[str, ...] = ()
     """Folders whose checkpoint files are looked at."""
+    digest_exclude: tuple[str, ...] = ()
+    """Patterns of names of tensors that digests leave alone."""
     cwd: str
 
     @property
@@ -77,7 +83,7 @@ class Job:
         try:
             raw: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
             raw["policy"] = Policy(**raw["policy"])
-            for name in ("script_args", "python_flags", "local_ranks_filter", "watch_checkpoints"):
+            for name in _TUPLES:
                 raw[name] = tuple(raw[name])
             return cls(**raw)
         except (OSError, ValueError, TypeError, KeyError) as error:

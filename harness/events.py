@@ -24,6 +24,7 @@ from harness.observations import DigestsTold as DigestsTold
 from harness.observations import DoubtRaised as DoubtRaised
 from harness.observations import EvidenceComplete as EvidenceComplete
 from harness.observations import EvidenceTaken as EvidenceTaken
+from harness.observations import LookedClosely as LookedClosely
 from harness.observations import MarksDiffer as MarksDiffer
 from harness.observations import MarksSampled as MarksSampled
 from harness.observations import StacksTaken as StacksTaken
@@ -454,6 +455,7 @@ Event = (
     | MarksSampled
     | DigestsRead
     | DigestsTold
+    | LookedClosely
     | DoubtRaised
     | CheckpointCertified
     | StallLooked

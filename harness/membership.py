@@ -3,6 +3,10 @@ which hosts failed."""
 
 from dataclasses import dataclass
 
+CORRUPTION = "silent_data_corruption"
+_CORRUPTION_SECONDS = 90 * 86400.0
+"""A device that computes wrongly now and then may do so weeks apart."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesAwaited:
@@ -30,6 +34,13 @@ class Strike:
     incident: int
     why: str
     at_ns: int
+    local_ranks: tuple[int, ...] = ()
+    """Places on the host, and so its devices, that the cause lay in."""
+
+    def counts(self, now_ns: int, window: float) -> bool:
+        """Whether it is remembered: for `window` seconds, that of a corruption for 90 days."""
+        seconds = max(window, _CORRUPTION_SECONDS) if self.why == CORRUPTION else window
+        return self.at_ns >= now_ns - int(seconds * 1e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +51,4 @@ class HostStruck:
     node_rank: int
     incident: int
     why: str
+    local_ranks: tuple[int, ...] = ()

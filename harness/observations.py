@@ -19,6 +19,8 @@ from harness.sightings import (
     Pulse,
     RankStack,
     TensorDigests,
+    TensorShape,
+    TensorSums,
     ThreadTaken,
     Traffic,
 )
@@ -174,6 +176,26 @@ class DigestsTold:
     count: int
     names: tuple[str, ...]
     ranks: tuple[TensorDigests, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedClosely:
+    """What ranks of the node had, or have, of tensor `name` of `part`, where look `suspect` has
+    shown a difference.
+
+    `count` is the look that it is from: `suspect` itself, or a later one when `buckets` are those
+    whose words were asked for.
+    """
+
+    node_rank: int
+    attempt: int
+    part: int
+    suspect: int
+    name: str
+    count: int
+    sums: tuple[TensorSums, ...]
+    shape: TensorShape | None = None
+    buckets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,10 @@ class StartWorkers:
     """Seconds between saves, told to the workers; 0: the script decides; None: nothing is told."""
     memory: MemoryPlan | None = None
     """What to do with the ranks' state in memory; None in journals that did not say."""
+    spike_step: int = -1
+    """Where an earlier attempt has seen the loss go up to stay, -1: nowhere; and the loss above
+    which it had."""
+    spike_bound: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,26 @@ class TellDigests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookClosely:
+    """Tell what `ranks` had of tensor `name` of `part` at look `count`: the sums of its rows.
+
+    With `buckets`: the words of those rows instead, as they are at one of the next steps that
+    `stride` divides; with `referee` the agent also computes the optimizer's update of the first of
+    them, from what went into it, and tells whether the rank's is right. Answered by LookedClosely,
+    of each rank at its own time.
+    """
+
+    attempt: int
+    part: int
+    count: int
+    name: str
+    ranks: tuple[int, ...]
+    buckets: tuple[int, ...] = ()
+    stride: int = 1
+    referee: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertifyCheckpoint:
     """Write into the checkpoint's manifest that `by` vouches for it; answered by
     CheckpointCertified."""
@@ -186,6 +210,7 @@ Order = (
     | StopWorkers
     | SetAside
     | TellDigests
+    | LookClosely
     | CertifyCheckpoint
     | KeepMemory
     | InjectFault

@@ -13,7 +13,9 @@ from harness import goodput
 from harness.diagnosis.signature import Signature
 from harness.diagnosis.watched_files import WATCHED
 from harness.incidents import CollectiveRef, Incident, Verdict
+from harness.membership import CORRUPTION
 from harness.state import AttemptState, RunState
+from harness.state.doubts import MASKED
 from harness.state.memory import whole_generations
 from harness.topology import coordinates_text, ranks_text
 
@@ -40,10 +42,29 @@ def card(state: RunState, incident: Incident) -> str:
     below += [
         f"  next: {next_text(state, incident)}",
         f"  why: {incident.action_reason}",
+        *_strike_lines(state, incident),
         f"  evidence: {_run_dir(state)}incidents/{incident.id:03d}/ ({verdict.confidence})",
         f"  more: harness explain {verdict.verdict}",
     ]
     return _card(verdict, below)
+
+
+def _strike_lines(state: RunState, incident: Incident) -> list[str]:
+    """How often the hosts that it struck have failed by now."""
+    run = "" if state.run is None else state.run.run
+    limit = 0 if state.run is None else state.run.policy.quarantine
+    lines = []
+    for host, strikes in sorted(state.strikes_by_host.items()):
+        last = strikes[-1]
+        if (last.run, last.incident) != (run, incident.id) or last.why != CORRUPTION:
+            continue
+        one = "rank" if len(last.local_ranks) == 1 else "ranks"
+        where = f", local {one} {ranks_text(last.local_ranks)} this time"
+        place = where if last.local_ranks else ""
+        enough = 0 < limit <= len(strikes)
+        out = "; left out where others can take its place" if enough else ""
+        lines.append(f"  strikes: {host} has {len(strikes)} of {limit or 'any number'}{place}{out}")
+    return lines[:1]
 
 
 def dump_card(verdict: Verdict, folder: str) -> str:
@@ -137,7 +158,9 @@ def _cost(state: RunState, incident: Incident) -> str:
         return (
             f"from step {reached - incident.lost_steps}: {_steps(incident.lost_steps)} done again"
         )
-    corrupted = incident.verdict.verdict == "silent_data_corruption"
+    corrupted = incident.verdict.verdict == "silent_data_corruption" or (
+        incident.action == "rollback" and Signature.parse(incident.verdict.signature).what == MASKED
+    )
     mark = state.clean_restore_point if corrupted else state.newest_restore_point
     remembered = _remembered(state, incident)
     if remembered is not None and (mark is None or remembered >= mark.step):
@@ -171,6 +194,7 @@ def _steps(count: int) -> str:
 def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
     if len(verdict.first_failing) > 1:
+        what = what.replace("than its replicas", "than each other")
         what = re.sub(r"^(is|was|has|waits|leaks)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what
@@ -193,6 +217,8 @@ def _what(verdict: Verdict) -> str:
             return f"left with {subject}"
         case "killed_by_signal":
             return f"was killed by {subject}"
+        case "loss_spike" if not verdict.first_failing:
+            return "the loss went up and does not come down"
         case other:
             return _WHAT.get(other, other.replace("_", " "))
 
@@ -235,6 +261,7 @@ _WHAT = {
     "unexpected_replication": "lost what was its own",
     "checkpoint_incomplete": "left a checkpoint incomplete",
     "nonfinite": "met a number that is not finite",
+    "loss_spike": "made the loss go up",
 }
 _WHAT_OF_FILES = {
     "checkpoint_corrupt": "left a checkpoint file that is not good",

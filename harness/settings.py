@@ -277,6 +277,15 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="DIR",
     ),
     Setting(
+        name="digest_exclude",
+        kind="text",
+        default="",
+        many=True,
+        group="Fault tolerance",
+        help="no digests of tensors named so, as in ema.*",
+        metavar="PATTERN",
+    ),
+    Setting(
         name="shutdown_timeout",
         kind="float",
         default=None,

@@ -217,13 +217,43 @@ class TensorDigests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorShape:
+    """How a tensor lies in a rank's memory: type, bytes of an element, lengths and strides; these
+    are None where only a copy has its elements in a row. Of a shard, the rank's own part."""
+
+    dtype: str
+    item: int
+    lengths: tuple[int, ...]
+    strides: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSums:
+    """What `ranks` had of one tensor at a look: 64-bit integers as bytes, in base64.
+
+    `rows` are sums of its rows of words, `columns` those of the columns of all that was read with
+    it, empty where they were not taken; or else `words` of the buckets that were asked for.
+    """
+
+    ranks: tuple[int, ...]
+    rows: str = ""
+    columns: str = ""
+    words: str = ""
+    why: str = ""
+    """Why there is nothing, in words."""
+    referee: str = ""
+    """Whether their update of these words was right or wrong; empty where nobody has judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
     """A check of a rank's own numbers that came out bad, see docs/masked.md.
 
     `check`: gradient (not finite before it was reduced), norm (of a gradient, far above all
     before), recompute (a checkpointed block gave other outputs when it was computed again), replay
     (gradients of a micro-batch of `peer`, computed again, are others), at rest (the rank's own
-    shard changed between two steps).
+    shard changed between two steps), update (of a parameter by the optimizer: it came out otherwise
+    when it was computed again), loss (that the script tells is above `bound` and stays there).
     """
 
     check: str
@@ -254,6 +284,8 @@ class Doubt:
     total: int = 0
     shows: str = ""
     """The numbers, in words."""
+    bound: float = 0.0
+    """Of a loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

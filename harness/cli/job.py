@@ -54,6 +54,7 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         role=config.text("role"),
         local_ranks_filter=_shown_ranks(config, workers),
         watch_checkpoints=_watched(config),
+        digest_exclude=_excluded(config),
         cwd=os.getcwd(),
     )
     return job, placement
@@ -106,6 +107,18 @@ def _watched(config: Config) -> tuple[str, ...]:
             )
         folders.append(folder)
     return tuple(dict.fromkeys(folders))
+
+
+def _excluded(config: Config) -> tuple[str, ...]:
+    """Patterns of names. Raises UsageError where none of the user's digests would be left."""
+    patterns = [part for part in config.text("digest_exclude").split(os.pathsep) if part]
+    for pattern in patterns:
+        if not pattern.strip("*"):
+            raise UsageError(
+                f"{config.origin('digest_exclude')}: {pattern} excludes every tensor",
+                help="to take no digests at all give --digests 0",
+            )
+    return tuple(dict.fromkeys(patterns))
 
 
 def _shown_ranks(config: Config, workers: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from harness.cli.reading import (
     reading_options,
     with_colour,
 )
+from harness.membership import Strike
 from harness.state import RunState
 from harness.topology import ranks_text
 from harness.tui.cells import CULPRITS, TROUBLED, Cell
@@ -218,13 +219,18 @@ def _resumed_lines(state: RunState) -> list[str]:
 
 
 def _strike_lines(state: RunState) -> list[str]:
-    """Hosts in which failures of the last day lay, and whether they are left out for it."""
+    """Hosts in which failures that count lay, and whether they are left out for it."""
     lines = []
     for host, strikes in sorted(state.strikes_by_host.items()):
-        of = ", ".join(f"{strike.why} in {strike.run}" for strike in strikes)
+        of = ", ".join(f"{_strike_text(strike)} in {strike.run}" for strike in strikes)
         out = "; left out where others can take its place" if host in state.struck_out else ""
         lines.append(f"{clean(host)}: {len(strikes)} ({clean(of)}){out}")
     return lines
+
+
+def _strike_text(strike: Strike) -> str:
+    place = f" of local rank {ranks_text(strike.local_ranks)}" if strike.local_ranks else ""
+    return f"{strike.why}{place}"
 
 
 def _table(title: str, lines: list[str]) -> list[str]:

@@ -32,7 +32,7 @@ class IncidentFiles:
         match event:
             case e.IncidentOpened(incident=incident):
                 self._write(state, incident.id)
-            case e.IncidentClosed(incident_id=incident_id):
+            case e.IncidentClosed(incident_id=incident_id) | e.HostStruck(incident=incident_id):
                 self._write(state, incident_id)
             case _:
                 pass
@@ -58,8 +58,10 @@ class IncidentFiles:
             log.error("cannot write %s: %s", folder, error.strerror)
 
 
-def replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str, mode: int | None = None) -> None:
     """Write `path` so that a reader sees the old text or the new one, never half."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(text, encoding="utf-8")
+    if mode is not None:
+        partial.chmod(mode)
     partial.replace(path)

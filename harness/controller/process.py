@@ -96,7 +96,7 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
     files.write_all(loop.state)
     fresh = loop.state.run is None
     strike_file.add(*(strike for strike in loop.state.strikes if strike.run == job.run))
-    started = _run_started(job, strike_file.read() if fresh and job.nnodes > 1 else ())
+    started = _run_started(job, strike_file.read() if fresh else ())
     loop.start(started, os.getpid(), address)
     log.info("run %s, incarnation %d, at %s", job.run, loop.state.incarnations - 1, address)
     closing = asyncio.Event()

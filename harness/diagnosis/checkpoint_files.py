@@ -22,6 +22,9 @@ _SEEK = re.compile(r"^OSError: \[Errno 22\]")
 """What torch's reader of archives says of some files that end too early: their directory, found by
 chance in what is left, points to before their beginning."""
 
+FATAL = "fatal"
+"""In a signature: the rank died of it."""
+
 
 def save_failed(attempt: AttemptState) -> list[Finding]:
     """A save that raised, whether the script hears of it or not."""
@@ -89,19 +92,21 @@ def step_mismatch(attempt: AttemptState) -> list[Finding]:
     ]
 
 
-def find_corrupt(
+def find_fatal(
     attempt: AttemptState, unexplained: Iterable[Ending]
 ) -> tuple[list[Finding], list[Ending]]:
-    """Ranks that died of a checkpoint that cannot be read, and the endings that are left."""
-    groups: dict[str, list[tuple[Ending, e.CheckpointFile]]] = {}
+    """Ranks that died of a checkpoint, one that cannot be read or one that could not be written,
+    and the endings that are left."""
+    groups: dict[tuple[str, str], list[tuple[Ending, e.CheckpointFile]]] = {}
     left: list[Ending] = []
     for ending in unexplained:
-        file = _unreadable(attempt, ending)
+        file = _unreadable(attempt, ending) or _unwritten(attempt, ending)
         if file is None:
             left.append(ending)
         else:
-            groups.setdefault(file.path, []).append((ending, file))
-    return [_corrupt(group) for group in groups.values()], left
+            groups.setdefault((file.what, file.path), []).append((ending, file))
+    of = {"load_failed": _corrupt, "save_failed": _unsaved}
+    return [of[what](group) for (what, _), group in groups.items()], left
 
 
 def _unreadable(attempt: AttemptState, ending: Ending) -> e.CheckpointFile | None:
@@ -115,6 +120,36 @@ def _unreadable(attempt: AttemptState, ending: Ending) -> e.CheckpointFile | Non
         return last
     damaged = _CORRUPT.search(last.error) or (last.bytes and _SEEK.search(last.error))
     return last if same and damaged else None
+
+
+def _unwritten(attempt: AttemptState, ending: Ending) -> e.CheckpointFile | None:
+    """The file whose writing ended the rank."""
+    done = attempt.files.get(ending.rank, [])
+    last = next((file for file in reversed(done) if file.what.startswith("save")), None)
+    if ending.kind not in ("raised", "code") or last is None or last.what != "save_failed":
+        return None
+    return last if ending.message and ending.message[:60] in last.error else None
+
+
+def _unsaved(group: list[tuple[Ending, e.CheckpointFile]]) -> Finding:
+    first, file = min(group, key=lambda item: item[0].at_ns)
+    ranks = tuple(sorted(ending.rank for ending, _ in group))
+    return Finding(
+        verdict="checkpoint_save_failed",
+        ranks=ranks,
+        cause=f"the save of {_name(file)} failed: {file.error[:200]}",
+        reason=f"nothing catches that on {ranks_name(ranks)}, so it ended the rank",
+        confidence="proven",
+        onset_ns=first.at_ns,
+        evidence=tuple(ref for ending, _ in group[:8] for ref in ending.evidence),
+        where=first.where,
+        signature=Signature(
+            verdict="checkpoint_save_failed",
+            what=FATAL,
+            detail=file.error,
+            place=place_text(first.where),
+        ).text(),
+    )
 
 
 def _corrupt(group: list[tuple[Ending, e.CheckpointFile]]) -> Finding:

@@ -1,4 +1,5 @@
-"""What ranks find wrong with their own numbers: silent_data_corruption, nondeterminism, nonfinite.
+"""What ranks find wrong with their own numbers: silent_data_corruption, nondeterminism, nonfinite,
+loss_spike.
 
 Replicas cannot show it, as a reduction mixes it into all of them. A rank that is alone with a fault
 is named; what several ranks find at the same thing is what a program does.
@@ -6,7 +7,7 @@ is named; what several ranks find at the same thing is what a program does.
 
 from collections.abc import Sequence
 
-from harness.diagnosis import replays
+from harness.diagnosis import loss_spike, replays
 from harness.incidents import Confidence, Finding
 from harness.state import AttemptState
 from harness.state.doubts import Told
@@ -24,7 +25,7 @@ def find(attempt: AttemptState) -> list[Finding]:
     """The first fault that explains the others."""
     if not attempt.doubts.by_rank:
         return []
-    told = attempt.doubts.of("gradient", "recompute", "replay", "at rest")
+    told = attempt.doubts.of("gradient", "recompute", "replay", "at rest", "update", "loss")
     if not all(_ready(attempt, each) for each in told):
         return []
     gradients = [each for each in told if each.doubt.check == "gradient"]
@@ -33,9 +34,11 @@ def find(attempt: AttemptState) -> list[Finding]:
     sound = [each for each in told if ruined is None or each.doubt.step < ruined]
     found = [
         *_at_rest(sound),
+        *_updated(sound),
         *_recomputed(sound),
         *replays.find(attempt, [each for each in sound if each.doubt.check == "replay"]),
         *_not_finite(attempt, [each for each in told if each.doubt.settled]),
+        *loss_spike.find(attempt, told),
     ]
     return sorted(found, key=lambda finding: finding.onset_ns)[:1]
 
@@ -76,6 +79,37 @@ def _at_rest(told: Sequence[Told]) -> list[Finding]:
         )
         findings.append(_finding("silent_data_corruption", one, (one.rank,), cause, reason))
     return findings
+
+
+def _updated(told: Sequence[Told]) -> list[Finding]:
+    """Updates that came out otherwise when they were computed again from the same numbers."""
+    found = [each for each in told if each.doubt.check == "update"]
+    if not found:
+        return []
+    ranks = tuple(sorted({each.rank for each in found}))
+    one = found[0]
+    doubt = one.doubt
+    if len(ranks) > 1:
+        return [_finding(
+            "nondeterminism", one, ranks,
+            f"the optimizer's update of {doubt.subject} gives other bits when it is computed again"
+            f" ({doubt.failed} of {doubt.looks} times on rank {one.rank})",
+            f"it happens on {ranks_name(ranks)}: the program, or its libraries, do that, not a"
+            " device", "likely",
+        )]  # fmt: skip
+    steady = (
+        "computed twice more it came out so both times"
+        if doubt.again == "second"
+        else "computed twice more it came out otherwise each time"
+    )
+    return [_finding(
+        "silent_data_corruption", one, ranks,
+        f"rank {one.rank} updated {doubt.subject} wrongly in step {doubt.step + 1}:"
+        f" {doubt.shows}",
+        f"from the same parameter, gradient and state; {steady}; {doubt.differ} of"
+        f" {doubt.total} elements that were looked at are wrong, in {doubt.failed} of"
+        f" {doubt.looks} looks, none on another rank", "likely",
+    )]  # fmt: skip
 
 
 def _recomputed(told: Sequence[Told]) -> list[Finding]:

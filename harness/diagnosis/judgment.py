@@ -42,7 +42,7 @@ def diagnose(state: RunState, now_ns: int) -> list[Finding]:
     if scene is None:
         return []
     special_findings, unexplained = special.find(scene.attempt, scene.endings.values())
-    corrupt, unexplained = checkpoint_files.find_corrupt(scene.attempt, unexplained)
+    of_files, unexplained = checkpoint_files.find_fatal(scene.attempt, unexplained)
     numeric = any(finding.verdict == "nonfinite" for finding in special_findings)
     torn_down, unexplained = teardown.find(scene, unexplained)
     return [
@@ -50,7 +50,7 @@ def diagnose(state: RunState, now_ns: int) -> list[Finding]:
         *node_lost.find(scene),
         *(doubts.not_finite(scene.attempt) if numeric else []),
         *special_findings,
-        *corrupt,
+        *of_files,
         *torn_down,
         *killed.find(scene, unexplained),
         *exception.find(scene, unexplained),

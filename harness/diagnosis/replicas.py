@@ -7,20 +7,20 @@ candidate only; two that differ are both named.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from harness.diagnosis import places
 from harness.diagnosis.signature import Signature
 from harness.incidents import Confidence, EvidenceRef, Finding
 from harness.state import AttemptState
-from harness.state.replicas import LEARNT, Suspicion, changed_at_rest
+from harness.state.replicas import COLUMNS, LEARNT, Suspicion, changed_at_rest
 from harness.topology import ranks_name
 
 ASK_SECONDS = 2.0
 """Longest wait for the digests of single tensors."""
 _LASTS_SECONDS = 1.0
 """How long ranks that were never equal must go on so before the run is stopped for it."""
-_FEW_SHARE = 0.1
-"""Of the tensors of a part: as many as a fault of a device may have damaged."""
 _MODEL_AXIS = ("tp", "tensor", "model", "cp", "sp")
 HARDWARE, SOFTWARE, LEARNT_ONLY, DECLARED = "hardware", "software", "learnt", "declared"
 """What a finding's signature says of it: settles what is done."""
@@ -44,7 +44,7 @@ def find(attempt: AttemptState) -> list[Finding]:
     changes = [known for known in ready if known.kind not in ("buffers", "alike")]
     others = [known for known in ready if known.kind in ("buffers", "alike")]
     first = min(changes, key=_order, default=None)
-    found = [] if first is None else [change(first)]
+    found = [] if first is None else [change(first, attempt.replicas.suspicions)]
     return [*found, *_once([_other(known) for known in others])]
 
 
@@ -56,7 +56,10 @@ def _once(findings: list[Finding]) -> list[Finding]:
 
 
 def _order(known: Suspicion) -> tuple[int, int, int]:
-    """Gradients come before the parameters that they change."""
+    """Gradients come before the parameters that they change, and after those that had changed by
+    themselves when they were computed."""
+    if changed_at_rest(known.track, known.before, known.at, known.group):
+        return known.at.step, -1, known.at.at_ns
     sites = ("gradients", "parameters", "optimizer state", "variables")
     site = sites.index(known.track.part.site) if known.track.part.site in sites else len(sites)
     return known.at.step, site, known.at.at_ns
@@ -67,9 +70,11 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
         last = known.track.last
         if last is None or last.at_ns - known.at.at_ns < _LASTS_SECONDS * 1e9:
             return False  # a run that fails otherwise meanwhile fails of that
-    if known.track.single or known.kind in ("axis", "alike"):
-        return True
     if len(attempt.gone) == attempt.world_size:
+        return True
+    if attempt.surveyed_ns < places.until_ns(known):
+        return False  # where in the tensor it is may still be told
+    if known.track.single or known.kind in ("axis", "alike"):
         return True
     if not known.asked_ns:
         return False
@@ -90,7 +95,7 @@ class _Difference:
 
     @property
     def few(self) -> bool:
-        return not self.names or len(self.names) <= max(1, int(_FEW_SHARE * self.total))
+        return not self.names or places.few(self.names, self.total)
 
 
 def _difference(known: Suspicion) -> _Difference:
@@ -98,24 +103,15 @@ def _difference(known: Suspicion) -> _Difference:
     most = max(classes, key=lambda ranks: (len(ranks), -min(ranks)))
     tied = 2 * len(most) <= len(known.group)
     odd = frozenset() if tied else known.group - most
-    names = (known.track.part.name,) if known.track.single else _names(known)
     return _Difference(
-        group=known.group, odd=odd, classes=len(classes), names=names,
+        group=known.group, odd=odd, classes=len(classes), names=places.differing(known),
         total=known.track.part.tensors,
     )  # fmt: skip
 
 
-def _names(known: Suspicion) -> tuple[str, ...]:
-    """The tensors that are not the same on all ranks that were asked."""
-    rows = [values for rank, values in known.told.items() if rank in known.group]
-    if len(rows) < 2 or len({len(values) for values in rows}) > 1:
-        return ()
-    differ = [len(set(column)) > 1 for column in zip(*rows, strict=True)]
-    return tuple(name for name, yes in zip(known.names, differ, strict=False) if yes)
-
-
-def change(known: Suspicion) -> Finding:
-    """What is claimed of ranks that are not alike, or not alike any more."""
+def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
+    """What is claimed of ranks that are not alike, or not alike any more; `others` are suspicions
+    of the same attempt."""
     if known.kind == "axis":
         return _along_axis(known)
     difference = _difference(known)
@@ -124,18 +120,36 @@ def change(known: Suspicion) -> Finding:
     broken = changed_at_rest(known.track, known.before, known.at, known.group)
     if broken:
         return _corrupted(
-            known, difference, broken, "proven",
+            known, difference, broken, others, "proven",
             "its own digest before the step is not the one after the step before, the others'"
             " are: memory changed by itself",
         )  # fmt: skip
     if difference.odd and len(difference.odd) == 1 and difference.few:
-        return _corrupted(known, difference, difference.odd, "likely", _outvoted(known, difference))
+        reason = _outvoted(known, difference)
+        return _corrupted(known, difference, difference.odd, others, "likely", reason)
     if len(known.group) == 2 and difference.few:
-        return _corrupted(
-            known, difference, known.group, "possible",
-            "two replicas: nothing tells which of them is wrong, so both are listed",
-        )  # fmt: skip
+        return _one_of_two(known, difference, others)
     return _diverged(known, difference)
+
+
+def _one_of_two(known: Suspicion, difference: _Difference, others: Sequence[Suspicion]) -> Finding:
+    """Nobody is outvoted: a third place has to say which, or it is said that nobody knows."""
+    judged = known.close.judged
+    wrong = frozenset(rank for rank, word in judged.items() if word == "wrong") & known.group
+    if len(wrong) == 1 and len(judged) == 2:
+        return _corrupted(
+            known, difference, wrong, others, "likely",
+            "a third place decides between two replicas: the optimizer's update of the words that"
+            " differ, computed by the agent on the CPU from what went into it a little later, comes"
+            " out otherwise than on this rank, and as on the other one",
+        )  # fmt: skip
+    reason = "two replicas: nothing tells which of them is wrong, so both are listed"
+    if len(judged) == 2 and not wrong:
+        reason += (
+            "; the agent has computed a later update of the words that differ, and both ranks come"
+            " to the same as it does: the fault was of the moment"
+        )
+    return _corrupted(known, difference, known.group, others, "possible", reason)
 
 
 def _outvoted(known: Suspicion, difference: _Difference) -> str:
@@ -153,18 +167,27 @@ def _corrupted(
     known: Suspicion,
     difference: _Difference,
     ranks: frozenset[int],
+    others: Sequence[Suspicion],
     confidence: Confidence,
     reason: str,
 ) -> Finding:
     named = ranks_name(sorted(ranks))
     who = f"{named} has" if len(ranks) == 1 else f"one of {named} has"
-    return _finding(
+    where, how = places.told(known, others)
+    place = f"; {where}" if where else ""
+    finding = _finding(
         "silent_data_corruption", known, ranks, confidence,
         f"{who} other bits in {_what(known, difference)} than its replicas since"
-        f" {_when(known)}{'; equal until then' if known.before else ' at the latest'}",
-        reason,
+        f" {_when(known)}{'; equal until then' if known.before else ' at the latest'}{place}",
+        f"{reason}; {known.close.name} {where} ({how})" if where else reason,
         HARDWARE,
     )  # fmt: skip
+    if not where:
+        return finding
+    (source, seq) = known.close.ref or known.at.ref
+    shows = f"{known.close.name} {where}; {how}"
+    more = EvidenceRef(source=source, seq=seq, shows=shows)
+    return replace(finding, evidence=(*finding.evidence, more))
 
 
 def _diverged(known: Suspicion, difference: _Difference) -> Finding:
@@ -251,6 +274,8 @@ def _declared(known: Suspicion) -> str:
 def _what(known: Suspicion, difference: _Difference) -> str:
     part = known.track.part
     names = difference.names
+    if COLUMNS in part.marks:
+        return f"{part.site} ({part.name}; the sums of rows are equal)"
     if not names:
         return f"{part.site} ({part.tensors} tensors, {part.name})"
     shown = ", ".join(names[:_MOST_NAMES])

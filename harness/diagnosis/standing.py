@@ -50,7 +50,8 @@ def standing_verdict(state: RunState, finding: Finding) -> Verdict:
     attempt = state.attempt
     assert attempt is not None
     involved = {*finding.ranks, *finding.victims}
-    steps = [attempt.ranks[rank].step for rank in finding.ranks if rank in attempt.ranks]
+    named = finding.ranks or attempt.ranks
+    steps = [attempt.ranks[rank].step for rank in named if rank in attempt.ranks]
     return Verdict(
         verdict=finding.verdict,
         first_failing=finding.ranks,

@@ -301,11 +301,15 @@ class Plan:
     def fold_columns(self, columns: torch.Tensor) -> int:
         """64 bits over the sums of the columns, likewise."""
         with torch.no_grad(), one_thread():
-            found = self._column_foldings.get(columns.device)
-            if found is None:
-                found = Folding([WIDTH], columns.device)
-                self._column_foldings[columns.device] = found
-            return int(found.digests(columns)) & MASK
+            return int(self.column_folding(columns).digests(columns)) & MASK
+
+    def column_folding(self, columns: torch.Tensor) -> Folding:
+        """What folds the sums of the columns where they are."""
+        found = self._column_foldings.get(columns.device)
+        if found is None:
+            found = Folding([WIDTH], columns.device)
+            self._column_foldings[columns.device] = found
+        return found
 
     def folding(self, vector: torch.Tensor) -> Folding:
         """What folds such a vector where it is; ValueError where it is none of this plan."""

@@ -6,6 +6,7 @@ from harness.diagnosis import port_in_use_verdict
 from harness.errors import ExitCode
 from harness.goodput import interval_of_attempt
 from harness.incidents import Incident
+from harness.recovery import spikes
 from harness.recovery.ending import (
     STORE_NODE,
     Decision,
@@ -201,6 +202,7 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
     store, run = state.store, state.run
     if run is None or store is None or len(attempt.start_ordered) == len(attempt.nodes):
         return []
+    spike = spikes.known(state)
     return [
         e.OrderGiven(
             node_rank=node.node_rank,
@@ -216,6 +218,8 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
                 max_restarts=run.policy.max_restarts,
                 checkpoint_interval=attempt.checkpoint_interval,
                 memory=memory_plan(state, attempt, node.node_rank),
+                spike_step=-1 if spike is None else spike.count,
+                spike_bound=0.0 if spike is None else spike.bound,
             ),
         )
         for group_rank, node in enumerate(attempt.nodes.values())

@@ -3,27 +3,52 @@
 from harness import events as e
 from harness.faults import ANY
 from harness.incidents import Incident
+from harness.membership import CORRUPTION
 from harness.recovery.ending import STORE_NODE, Decision, notify
 from harness.recovery.members import members
 from harness.state import AttemptState, RunState
 
 _OF_THE_HOST = frozenset({"device_fault", "node_lost", "rank_frozen", "rank_stuck_in_io"})
+_OF_THE_DEVICE = CORRUPTION
+"""The one failure that leaves no other trace: it counts in runs of one node as well."""
 _WHEN_REPEATED = frozenset({"killed_by_signal"})
 """A single one may come from anywhere; on the same host again it has something to do with it."""
 
 
 def strikes(state: RunState) -> list[Decision]:
-    """Strikes for the newest incident that are not given yet. A run of one node gives none: it has
-    nobody to leave out."""
-    if state.run is None or state.run.nnodes == 1 or not state.incidents:
+    """Strikes for the newest incident that are not given yet. A run of one node has nobody to leave
+    out: it gives them for corruptions only, so that later runs know."""
+    if state.run is None or not state.incidents:
         return []
     incident, run = state.incidents[-1], state.run.run
+    if state.run.nnodes == 1 and incident.verdict.verdict != _OF_THE_DEVICE:
+        return []
     given = {(s.host, s.incident) for s in state.strikes if s.run == run}
     return [
-        e.HostStruck(host=host, node_rank=node, incident=incident.id, why=incident.verdict.verdict)
+        e.HostStruck(
+            host=host,
+            node_rank=node,
+            incident=incident.id,
+            why=incident.verdict.verdict,
+            local_ranks=_places(state, incident, host),
+        )
         for host, node in sorted(_blamed(state, incident).items())
         if (host, incident.id) not in given
     ]
+
+
+def _places(state: RunState, incident: Incident, host: str) -> tuple[int, ...]:
+    """Local ranks of the first-failing ranks there: which device it was, on a host of several."""
+    verdict = incident.verdict
+    if verdict.verdict != _OF_THE_DEVICE:
+        return ()
+    attempt = state.attempts[verdict.attempt]
+    found = []
+    for number in verdict.first_failing:
+        rank = attempt.ranks.get(number)
+        if rank is not None and attempt.nodes[rank.node_rank].host == host:
+            found.append(rank.local_rank)
+    return tuple(sorted(found))
 
 
 def quarantine_notices(state: RunState, attempt: AttemptState) -> list[Decision]:
@@ -57,11 +82,24 @@ def _blamed(state: RunState, incident: Incident) -> dict[str, int]:
     hosts = _hosts(state, incident)
     if verdict.verdict in _OF_THE_HOST:
         return hosts
+    if verdict.verdict == _OF_THE_DEVICE:
+        return {} if _same_again(state, incident) else hosts
     if verdict.verdict not in _WHEN_REPEATED:
         return {}
     earlier = [i for i in state.incidents if i.id < incident.id]
     again = [_hosts(state, i) for i in earlier if i.verdict.verdict == verdict.verdict]
     return {host: node for host, node in hosts.items() if any(host in known for known in again)}
+
+
+def _same_again(state: RunState, incident: Incident) -> bool:
+    """Whether the run has come to the very same at the same step: that is what a program does."""
+    mine = incident.verdict
+    return any(
+        (other.verdict.signature, other.verdict.step, other.verdict.first_failing)
+        == (mine.signature, mine.step, mine.first_failing)
+        for other in state.incidents
+        if other.id < incident.id
+    )
 
 
 def _hosts(state: RunState, incident: Incident) -> dict[str, int]:

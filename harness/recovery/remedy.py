@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from harness import events as e
 from harness.checkpointnames import ASIDE_SUFFIX
 from harness.diagnosis import replicas
+from harness.diagnosis.checkpoint_files import FATAL
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
@@ -17,6 +18,7 @@ from harness.diagnosis.watched_files import WATCHED, to_set_aside
 from harness.errors import ExitCode
 from harness.incidents import Action, Incident, Verdict
 from harness.policy import Policy
+from harness.recovery import spikes
 from harness.recovery.ending import STORE_NODE
 from harness.recovery.members import going_on_text, may_go_on
 from harness.state import RunState
@@ -121,11 +123,13 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
             return _report("the run goes on, only slower than it could")
         case _, "leak" if Signature.parse(verdict.signature).what == GROWING:
             return _report("there is time left; nothing is lost by going on until it runs out")
+        case "loss_spike", _:
+            return _spike(state)
         case _, "numeric":
             return _numeric(verdict)
         case _, "checkpoint" if Signature.parse(verdict.signature).what == WATCHED:
             return _report("training goes on; what is not whole is set aside before it resumes")
-        case "checkpoint_save_failed", _:
+        case "checkpoint_save_failed", _ if Signature.parse(verdict.signature).what != FATAL:
             return _report("training goes on; it would lose what no checkpoint holds")
         case "checkpoint_step_mismatch", _ if _loaded_flawed(state):
             return None
@@ -167,6 +171,17 @@ def _numeric(verdict: Verdict) -> Remedy | None:
             return _stop("the program itself makes them so; it would again", ExitCode.CORRUPTION)
         case _:
             return None
+
+
+def _spike(state: RunState) -> Remedy | None:
+    """None where there is something to go back to, and that has not been tried."""
+    again = spikes.again(state)
+    if again:
+        return _stop(again, ExitCode.CORRUPTION)
+    loaded = state.attempt is not None and state.attempt.loaded
+    if state.clean_restore_point is None and not loaded and not _kept(state, _tainted(state)):
+        return _report("no checkpoint from before it is known of; training goes on")
+    return None
 
 
 def _exception(state: RunState, verdict: Verdict) -> Remedy | None:
@@ -325,19 +340,24 @@ def _masked(verdict: Verdict) -> bool:
 def _clean_text(state: RunState, paths: Mapping[str, int]) -> str:
     """What the next attempt begins from after a corruption."""
     point, said = state.clean_restore_point, []
-    if paths:
-        names = sorted({os.path.basename(path) for path in paths})
-        shown = ", ".join(names[:_MOST_NAMED])
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        said.append(f"saved since then and given the suffix {ASIDE_SUFFIX}: {shown}{more}")
-    kept = set() if state.attempt is None else state.attempt.replicas.saved_ns.keys() - paths.keys()
+    kept = _kept(state, paths)
     if point is not None:
         vouched = any(point.path in attempt.replicas.vouched for attempt in state.attempts)
         word = "certified " if vouched else ""
         said.append(f"the {word}checkpoint of step {point.step} is from before it")
     elif kept:
         said.append(f"{os.path.basename(max(kept))} is from before it")
+    if paths:
+        names = sorted({os.path.basename(path) for path in paths})
+        shown = ", ".join(names[:_MOST_NAMED])
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        said.append(f"saved since then and given the suffix {ASIDE_SUFFIX}: {shown}{more}")
     return "; ".join(said) or "no checkpoint is known of; the script starts anew"
+
+
+def _kept(state: RunState, paths: Mapping[str, int]) -> set[str]:
+    """What the script has saved for itself in this attempt, without `paths`."""
+    return set() if state.attempt is None else state.attempt.replicas.saved_ns.keys() - paths.keys()
 
 
 def _tainted(state: RunState) -> dict[str, int]:
@@ -414,6 +434,8 @@ def _may_help(verdict: Verdict) -> str:
             return "new connections may hold where these did not"
         case "resource_leak_fd":
             return "a fresh process starts with few open files; the growth begins anew"
+        case "checkpoint_save_failed":
+            return "there may be room for it the next time"
         case "dataloader_worker_died":
             return "a data loader's worker that died may live the next time"
         case _:

@@ -2,8 +2,10 @@
 
 from harness import events as e
 from harness import orders as o
+from harness.diagnosis import places
 from harness.diagnosis.replicas import ASK_SECONDS, unnamed
 from harness.recovery.ending import Decision
+from harness.recovery.locating import look_closely
 from harness.state import AttemptState, RunState
 from harness.state.replicas import Suspicion
 
@@ -13,7 +15,8 @@ _MOST_NODES = 4
 
 
 def ask(attempt: AttemptState, reachable: set[int]) -> list[Decision]:
-    """Orders to tell the digests of single tensors where ranks have been found to differ."""
+    """Orders to tell the digests of single tensors where ranks have been found to differ, then
+    where in a tensor it is."""
     asks: list[Decision] = []
     for known in unnamed(attempt):
         if known.asked_ns:
@@ -23,7 +26,7 @@ def ask(attempt: AttemptState, reachable: set[int]) -> list[Decision]:
         )
         nodes = _nodes(attempt, known) & reachable
         asks += [e.OrderGiven(node_rank=node, order=order) for node in sorted(nodes)]
-    return asks
+    return asks or look_closely(attempt, reachable)
 
 
 def _nodes(attempt: AttemptState, known: Suspicion) -> set[int]:
@@ -42,7 +45,8 @@ def answered_by_ns(attempt: AttemptState, reachable: set[int]) -> int:
         for known in unnamed(attempt)
         if known.asked_ns and (known.asked - known.answered) & reachable
     ]
-    return max(waiting) + int(ASK_SECONDS * 1e9) if waiting else 0
+    named = max(waiting) + int(ASK_SECONDS * 1e9) if waiting else 0
+    return max([named, *map(places.until_ns, attempt.replicas.suspicions)])
 
 
 def certify(state: RunState, attempt: AttemptState, reachable: set[int]) -> list[Decision]:

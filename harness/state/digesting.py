@@ -6,7 +6,7 @@ from harness.state.replicas import Ref
 from harness.state.suspecting import suspect
 from harness.state.words import AttemptState
 
-Event = e.DigestsRead | e.DigestsTold | e.DoubtRaised | e.CheckpointCertified
+Event = e.DigestsRead | e.DigestsTold | e.LookedClosely | e.DoubtRaised | e.CheckpointCertified
 
 
 def note(attempt: AttemptState, ref: Ref, event: Event) -> None:
@@ -16,6 +16,10 @@ def note(attempt: AttemptState, ref: Ref, event: Event) -> None:
             _read(attempt, ref, event)
         case e.DigestsTold():
             _told(attempt, event)
+        case e.LookedClosely():
+            for known in attempt.replicas.suspicions:
+                if (known.track.part.part, known.at.count) == (event.part, event.suspect):
+                    known.close.heard(event, ref)
         case e.DoubtRaised():
             attempt.doubts.add(event.rank, event.doubt, ref)
         case e.CheckpointCertified():
@@ -48,13 +52,20 @@ def _told(attempt: AttemptState, event: e.DigestsTold) -> None:
 
 
 def ordered(
-    attempt: AttemptState, node_rank: int, order: o.TellDigests | o.CertifyCheckpoint, at_ns: int
+    attempt: AttemptState,
+    node_rank: int,
+    order: o.TellDigests | o.LookClosely | o.CertifyCheckpoint,
+    at_ns: int,
 ) -> None:
     """A node was asked for more of them, or to certify what they vouch for."""
     if isinstance(order, o.CertifyCheckpoint):
         attempt.replicas.certified.add(order.path)
         return
     for known in attempt.replicas.suspicions:
-        if known.track.part.part == order.part and known.at.count == order.count:
+        if (known.track.part.part, known.at.count) != (order.part, order.count):
+            continue
+        if isinstance(order, o.LookClosely):
+            known.close.ordered(order, at_ns)
+        else:
             known.asked.add(node_rank)
             known.asked_ns = known.asked_ns or at_ns

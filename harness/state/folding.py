@@ -99,9 +99,9 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             memory.heard(state, event)
         case e.StacksTaken():
             _stacks_taken(state, event)
-        case e.MarksDiffer() | e.MarksSampled():
+        case e.MarksDiffer() | e.MarksSampled() | e.DigestsRead() | e.DigestsTold():
             _compared(state, stamp, event)
-        case e.DigestsRead() | e.DigestsTold() | e.DoubtRaised() | e.CheckpointCertified():
+        case e.LookedClosely() | e.DoubtRaised() | e.CheckpointCertified():
             _compared(state, stamp, event)
         case e.EvidenceComplete():
             stalls.answered(state, event)
@@ -379,7 +379,7 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
             attempt = _attempt(state, index)
             if attempt is not None:
                 attempt.aside_ordered.add(event.node_rank)
-        case o.TellDigests() | o.CertifyCheckpoint():
+        case o.TellDigests() | o.LookClosely() | o.CertifyCheckpoint():
             if state.attempt is not None:
                 digesting.ordered(state.attempt, event.node_rank, event.order, stamp.wall_ns)
         case o.KeepMemory(failed=index):
@@ -439,7 +439,7 @@ def _compared(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     ref = (stamp.source, stamp.seq)
     if isinstance(event, e.MarksDiffer | e.MarksSampled):
         sampling.note(attempt, ref, event)
-    elif isinstance(event, e.DigestsRead | e.DigestsTold | e.DoubtRaised | e.CheckpointCertified):
+    elif isinstance(event, digesting.Event):
         digesting.note(attempt, ref, event)
 
 

@@ -53,8 +53,9 @@ def launching(state: RunState, node_rank: int, how: str) -> None:
 def struck(state: RunState, stamp: e.Stamp, event: e.HostStruck) -> None:
     run = "" if state.run is None else state.run.run
     strike = Strike(
-        host=event.host, run=run, incident=event.incident, why=event.why, at_ns=stamp.wall_ns
-    )
+        host=event.host, run=run, incident=event.incident, why=event.why, at_ns=stamp.wall_ns,
+        local_ranks=event.local_ranks,
+    )  # fmt: skip
     state.strikes.append(strike)
 
 

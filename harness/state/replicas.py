@@ -9,11 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from harness.sightings import DigestPart, DigestRow
+from harness.state.closely import Closely
 from harness.topology import ranks_of
 
 _MOST_PENDING = 16
 _RELAXED = 4
 """Looks begun after which ranks that have never told of a part are no longer waited for."""
+COLUMNS = "columns"
+"""Mark of the sums of columns, looked at now and then beside those of rows: they show what rows
+do not."""
 LEARNT = ("learnt", "hand")
 """Nobody declares who has these in common."""
 
@@ -182,6 +186,8 @@ class Suspicion:
     """Nodes that were asked for them."""
     asked_ns: int = 0
     answered: set[int] = field(default_factory=set)
+    close: Closely = field(default_factory=Closely)
+    """What was found of the tensor itself."""
 
     @property
     def clean(self) -> Look | None:
@@ -240,6 +246,8 @@ class Replicas:
                 continue
             if not _equal_in_groups(track, track.last):
                 return None
+            if COLUMNS in track.part.marks:
+                continue  # now and then only
             if track.part.site in ("parameters", "optimizer state"):
                 steps.append(track.last.step)
             if track.part.site == "parameters":

@@ -8,6 +8,7 @@ changed and stayed equal, and that the program sums something of their shape ove
 import re
 
 from harness.state.replicas import (
+    COLUMNS,
     LEARNT,
     Look,
     Replicas,
@@ -48,6 +49,8 @@ def suspect(replicas: Replicas, track: Track, look: Look) -> None:
 
 def _find(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
     part = track.part
+    if COLUMNS in part.marks:
+        return None if _seen_in_rows(replicas, track) else _split(track, look_all(look))
     if part.how == "sharded":
         return _became_alike(track, look)
     if part.site == "buffers" or "buffer" in track.marks:
@@ -58,6 +61,18 @@ def _find(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
         _learnt(replicas, track, look)
         or _along_axis(replicas, track, look)
         or _replicated(replicas, track, look)
+    )
+
+
+def _seen_in_rows(replicas: Replicas, track: Track) -> bool:
+    """Whether the sums of rows of the same tensors tell of a difference themselves."""
+    return any(
+        other.wavered
+        or other.split is not None
+        or (other.last is not None and not other.last.equal)
+        for other in replicas.tracks.values()
+        if other is not track
+        and (other.part.site, other.members) == (track.part.site, track.members)
     )
 
 

@@ -330,9 +330,9 @@ class RunState:
     def strikes_by_host(self) -> dict[str, list[Strike]]:
         """Those that count now."""
         found: dict[str, list[Strike]] = {}
-        window_ns = 0 if self.run is None else int(self.run.policy.strike_window * 1e9)
+        window = 0.0 if self.run is None else self.run.policy.strike_window
         for strike in self.strikes:
-            if strike.at_ns >= self.last_ns - window_ns:
+            if strike.counts(self.last_ns, window):
                 found.setdefault(strike.host, []).append(strike)
         return found
 

@@ -2,12 +2,14 @@
 
 A ring of bytes with records of any length, none of which is cut by its end. A record is written,
 then published by one aligned 8-byte store of the number of bytes written so far. A reader that
-falls behind by most of the ring loses what is in it and goes on from the newest.
+falls behind by most of the ring loses what is in it and goes on from the newest. So does one that
+finds a record with another checksum: a fault of the ring is none of the training's numbers.
 """
 
 import json
 import mmap
 import struct
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +18,8 @@ LARGEST = CAPACITY // 4
 """Bytes of one record, its head included."""
 HEAD_BYTES = 8
 REGION_BYTES = HEAD_BYTES + CAPACITY
-FILLER, PLAN, VALUES = 0, 1, 2
-_HEAD = struct.Struct("=QII")  # where it begins, counted from the first byte ever; body; kind
+FILLER, PLAN, VALUES, ANSWER = 0, 1, 2, 3
+_HEAD = struct.Struct("=QIII")  # where it begins, counted from the first byte ever; body; kind; sum
 _VALUES = struct.Struct("=IIqqqq")  # plan, number of digests, count, step, progress, wall-clock ns
 MOST_TENSORS = (LARGEST - _HEAD.size - _VALUES.size) // 8
 
@@ -38,6 +40,13 @@ class Values:
     digests: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the agent has asked of one tensor."""
+
+    content: dict[str, Any]
+
+
 class DigestWriter:
     """The worker's side; one thread at a time."""
 
@@ -49,6 +58,10 @@ class DigestWriter:
     def plan(self, content: dict[str, Any]) -> bool:
         """What the values of a plan are of; False when there is too much of it."""
         return self._put(PLAN, json.dumps(content, separators=(",", ":")).encode())
+
+    def answer(self, content: dict[str, Any]) -> bool:
+        """What was asked of one tensor; False when it is too much."""
+        return self._put(ANSWER, json.dumps(content, separators=(",", ":")).encode())
 
     def values(self, values: Values) -> bool:
         """False when there are too many."""
@@ -65,16 +78,17 @@ class DigestWriter:
         left = CAPACITY - self._written % CAPACITY
         if left < size:
             if left >= _HEAD.size:
-                self._head(FILLER, left - _HEAD.size)
+                self._head(FILLER, left - _HEAD.size, b"")
             self._publish(self._written + left)
-        at = self._head(kind, len(body))
+        at = self._head(kind, len(body), body)
         self._memory[at : at + len(body)] = body
         self._publish(self._written + size)
         return True
 
-    def _head(self, kind: int, size: int) -> int:
+    def _head(self, kind: int, size: int, body: bytes) -> int:
         at = self._start + HEAD_BYTES + self._written % CAPACITY
-        _HEAD.pack_into(self._memory, at, self._written, size, kind)
+        checksum = _sum(self._written, size, kind, body)
+        _HEAD.pack_into(self._memory, at, self._written, size, kind, checksum)
         return at + _HEAD.size
 
     def _publish(self, written: int) -> None:
@@ -90,11 +104,11 @@ class DigestReader:
         self._start = start
         self._read = 0
         self.lost = 0
-        """Times that records were overwritten before they were read."""
+        """Times that records were overwritten before they were read, or were damaged."""
 
-    def new(self) -> list[dict[str, Any] | Values]:
-        """Plans and values since the last call, oldest first."""
-        found: list[dict[str, Any] | Values] = []
+    def new(self) -> list[dict[str, Any] | Values | Answer]:
+        """Plans, values and answers since the last call, oldest first."""
+        found: list[dict[str, Any] | Values | Answer] = []
         written = self._written()
         while self._read < written:
             at = self._read % CAPACITY
@@ -103,9 +117,10 @@ class DigestReader:
             if left < _HEAD.size:
                 self._read += left
                 continue
-            begun, size, kind = _HEAD.unpack_from(self._memory, base)
+            begun, size, kind, checksum = _HEAD.unpack_from(self._memory, base)
             body = self._memory[base + _HEAD.size : base + _HEAD.size + min(size, left)]
-            if begun != self._read or self._written() - self._read + LARGEST > CAPACITY:
+            torn = begun != self._read or self._written() - self._read + LARGEST > CAPACITY
+            if torn or checksum != _sum(begun, size, kind, b"" if kind == FILLER else body):
                 self.lost += 1
                 self._read = self._written()
                 return found
@@ -114,11 +129,17 @@ class DigestReader:
                 found.append(json.loads(body))
             elif kind == VALUES:
                 found.append(_values(body))
+            elif kind == ANSWER:
+                found.append(Answer(json.loads(body)))
         return found
 
     def _written(self) -> int:
         (written,) = struct.unpack_from("=Q", self._memory, self._start)
         return int(written)
+
+
+def _sum(begun: int, size: int, kind: int, body: bytes) -> int:
+    return zlib.crc32(body, (begun ^ begun >> 32 ^ size << 2 ^ kind) & 0xFFFFFFFF)
 
 
 def _values(body: bytes) -> Values:

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.worker import armed, layout, p2p
 from harness.worker.audits.auditor import Auditor, Means
+from harness.worker.audits.losses import Losses
 from harness.worker.digestlog import DigestWriter
 from harness.worker.digests.witness import Witness
 from harness.worker.inhand import InHand
@@ -61,12 +62,19 @@ class Assignment:
     """Of the rank's time, that each kind of check of its own numbers may take; 0: none is made."""
     replays: int = 0
     """Least steps between two micro-batches that are computed again; 0: none are."""
+    digest_exclude: tuple[str, ...] = ()
+    """Patterns of names that digests leave alone."""
     armed: str = ""
     """Faults to be done on purpose in this rank, by harness.chaos.inside; empty: none."""
+    spike_step: int = -1
+    """Where an earlier attempt has seen the loss go up to stay; -1: nowhere."""
+    spike_bound: float = 0.0
+    """The loss above which it had."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
-        return cls(**{**raw, "arguments": tuple(raw["arguments"])})
+        lists = {name: tuple(raw.get(name, ())) for name in ("arguments", "digest_exclude")}
+        return cls(**{**raw, **lists})
 
 
 class Guest:
@@ -82,6 +90,10 @@ class Guest:
         self.marker: Marker | None = None
         self.witness: Witness | None = None
         self.auditor: Auditor | None = None
+        self.losses: Losses | None = None
+        if assignment.audit_share > 0:
+            step, bound = assignment.spike_step, assignment.spike_bound
+            self.losses = Losses(self._doubt, (step, bound) if step >= 0 else None)
         self._map_logs(assignment.pulse)
         self.memory: MemoryFile | None = None
         if assignment.memory >= 0:
@@ -114,6 +126,7 @@ class Guest:
                 DigestWriter(memory, layout.DIGESTS_AT),
                 every=self.assignment.digests,
                 share=self.assignment.digest_share,
+                exclude=self.assignment.digest_exclude,
                 world_size=self.assignment.world_size,
                 step=lambda: self.step,
                 progress=self._progress,
@@ -143,9 +156,12 @@ class Guest:
         return (marks % _TURN) * _TURN + operations % _TURN
 
     def _told(self, said: bytes) -> None:
-        """The agent has said something that only runs with `--chaos-allowed` hear."""
+        """The agent wants to know more of a digest, or, in runs with `--chaos-allowed`, has a fault
+        to be done."""
         if said.startswith(armed.ARM):
             armed.arm(self, said[len(armed.ARM) :].decode())
+        elif self.witness is not None:
+            self.witness.ask(said)
 
     def beat_forever(self) -> None:
         """Body of the heartbeat thread: shows that Python code can still run here."""
@@ -174,6 +190,7 @@ class Guest:
             if self.phase == "init" and step > 0:
                 self.phase = "step"
             if loss is not None:
+                self._judge_loss(step, loss, tokens)
                 self._loss_finite = loss - loss == 0.0  # false for NaN and infinities
                 self._loss = loss if self._loss_finite else None
             if tokens is not None:
@@ -181,6 +198,18 @@ class Guest:
             if total_steps is not None:
                 self._total_steps = total_steps
             self._stepped(step)
+
+    def _judge_loss(self, step: int, loss: float, tokens: int | None) -> None:
+        if self.losses is None:
+            return
+        try:
+            self.losses.saw(step, loss, tokens)
+        except Exception as error:  # the user's program goes on without this check
+            self.losses = None
+            self.link.say("HookFailed", module="losses", why=repr(error))
+
+    def _doubt(self, **doubt: Any) -> None:
+        self.link.say("DoubtRaised", doubt=doubt)
 
     def should_stop(self, step: int) -> bool:
         """Whether all ranks are to stop at `step`."""

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.worker import files, marks, recorder, rendezvous, teardown
-from harness.worker.audits import auditor, places
+from harness.worker.audits import auditor, losses, places
 from harness.worker.digests import witness
 from harness.worker.guest import Guest, current
 
@@ -87,6 +87,7 @@ def _optimizers_arrived(module: Any) -> None:
     marks.watch_steps(module, _marker)
     witness.watch_steps(module, _witness)
     auditor.watch_steps(module, _auditor)
+    losses.watch_rates(module, _losses)
 
 
 def _ddp_arrived(module: Any) -> None:
@@ -97,6 +98,11 @@ def _ddp_arrived(module: Any) -> None:
 def _auditor() -> auditor.Auditor | None:
     guest = current()
     return None if guest is None else guest.auditor
+
+
+def _losses() -> losses.Losses | None:
+    guest = current()
+    return None if guest is None else guest.losses
 
 
 def _witness() -> witness.Witness | None:

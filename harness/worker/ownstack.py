@@ -1,4 +1,5 @@
-"""The stacks of this process as it sees them itself, for an agent that asks on the link.
+"""The stacks of this process as it sees them itself, for an agent that asks on the link; what else
+it asks is passed on.
 
 The heartbeat thread answers: it runs while the main thread waits in a collective or works in
 Python, and holds the interpreter's lock meanwhile, so that no frame changes under its eyes. Where

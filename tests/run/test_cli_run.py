@@ -174,6 +174,18 @@ def test_folders_to_watch(here: Path) -> None:
     )
 
 
+def test_names_that_digests_leave_alone(here: Path) -> None:
+    twice = ["--digest-exclude", "ema.*", "--digest-exclude", "*.adapter"]
+    told = harness(here, "run", "--dry-run", *twice, "train.py")
+    assert json.loads(told.stdout)["job"]["digest_exclude"] == ["ema.*", "*.adapter"]
+    refused = harness(here, "run", "--digest-exclude", "*", "train.py")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "error: --digest-exclude: * excludes every tensor\n"
+        "help: to take no digests at all give --digests 0\n"
+    )
+
+
 HALF = """\
 import glob, os, torch, torch.distributed as dist
 dist.init_process_group("gloo")

@@ -1,5 +1,6 @@
 """The checks of a rank's own numbers, one at a time and without ranks."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import nn
 
 from harness.agent.chains import Chain
 from harness.worker.audits import exchange, purity, recompute
-from harness.worker.audits.budget import Budget
+from harness.worker.audits.budget import Budget, Busy
 from harness.worker.audits.gradients import LocalGradients
 from harness.worker.audits.names import name_of, named_parameters
 from harness.worker.digestlog import Values
@@ -171,6 +172,34 @@ def test_a_flip_is_told_with_the_computation_that_was_wrong(
     assert not told[0]["settled"]
     assert told[-1]["settled"]
     assert told[-1]["looks"] == told[0]["looks"] + 2
+
+
+def test_blocks_have_their_turns_though_the_budget_grows_before_the_first_one() -> None:
+    now = [0.0]
+    watching = recompute.Recomputes(
+        lambda **doubt: None, call, lambda: 0, lambda: 0, 0.01, lambda: now[0]
+    )
+    blocks = [Block() for _ in range(5)]
+    for block in blocks:
+        assert watching.begin(block) is not None  # the first pass of each
+    watching.charge(1.0)
+    taken = []
+    for step in range(200):
+        here = blocks if step < 100 else blocks[:2]  # the others do not come any more
+        for at, block in enumerate(here):
+            if watching.begin(block) is not None:
+                taken.append(at)
+                watching.charge(0.1)
+        now[0] += 10.0
+    assert all(16 <= taken.count(at) <= 20 for at in range(2, 5))
+    assert set(taken[-10:]) == {0, 1}
+
+
+def test_the_clock_of_checks_stands_still_while_the_process_sleeps() -> None:
+    clock = Busy()
+    before = clock()
+    time.sleep(0.05)
+    assert clock() - before < 0.04
 
 
 def test_a_module_is_found_in_what_is_checkpointed() -> None:

@@ -148,6 +148,17 @@ def test_a_failed_save_is_told_once_and_changes_nothing() -> None:
     assert incident.verdict.first_failing == (1,)
 
 
+def test_a_save_that_nobody_catches_ends_the_rank_and_is_named_for_it() -> None:
+    world = World(nproc=2).start()
+    file(world, 0, "save_failed", "step_5.pt", error="OSError: [Errno 28] No space left on device")
+    world.raises(0, "OSError", "[Errno 28] No space left on device")
+    world.exit(0, 1)
+    incident = world.judged()
+    assert incident.verdict.verdict == "checkpoint_save_failed"
+    assert incident.verdict.first_failing == (0,)
+    assert incident.action == "restart"
+
+
 def test_ranks_that_load_different_steps() -> None:
     world = World(nproc=3).start()
     for rank, step in ((0, 10), (1, 5), (2, 10)):

@@ -140,3 +140,15 @@ def test_what_is_known_to_be_clean_is_before_the_first_doubt(ranks: Ranks) -> No
     assert ranks.attempt.clean_ns is None
     ranks.say(2, "recompute", clean_ns=500)
     assert ranks.attempt.clean_ns == 500
+
+
+def test_a_wrong_update_of_one_rank(ranks: Ranks) -> None:
+    fields = {"again": "second", "differ": 1, "total": 4096, "looks": 40}
+    ranks.say(2, "update", shows="[3] is 2 and should be 0.5", **fields)
+    assert ranks.found == [("silent_data_corruption", (2,), "likely")]
+    (finding,) = doubts.find(ranks.attempt)
+    assert finding.cause == (
+        "rank 2 updated layer.weight wrongly in step 8: [3] is 2 and should be 0.5"
+    )
+    ranks.say(0, "update", **fields)
+    assert ranks.found == [("nondeterminism", (0, 2), "likely")]

@@ -11,6 +11,7 @@ from harness.controller.strike_file import StrikeFile
 from harness.faults import Fault
 from harness.membership import Strike
 from harness.policy import Policy
+from harness.sightings import Doubt
 from tests.replay.world import World
 
 POLICY = Policy(max_restarts=9, same_failure_limit=9)
@@ -124,16 +125,78 @@ def test_one_node_alone_gets_no_strikes() -> None:
     assert struck(world) == []
 
 
+def corrupt(world: World, step: int) -> None:
+    """Rank 1 finds other bits in its own shard before the step after `step`."""
+    world.step(step)
+    doubt = Doubt(
+        check="at rest", subject="parameters", step=step, at_ns=world.now_ns, tensors=("w",),
+        differ=1, total=40,
+    )  # fmt: skip
+    world.say(e.DoubtRaised(rank=1, doubt=doubt), world.node_of(1))
+    for _ in range(20):
+        world.step(step)
+    world.obey()
+
+
+def test_a_corruption_is_a_strike_of_the_device_in_runs_of_one_node_too() -> None:
+    world = World(nproc=2, policy=POLICY).start()
+    corrupt(world, 1)
+    (strike,) = world.state.strikes
+    assert (strike.why, strike.local_ranks) == ("silent_data_corruption", (1,))
+    said = "\n".join(world.state.notices)
+    assert "  strikes: host0 has 1 of 2, local rank 1 this time\n" in said
+    corrupt(world, 30)
+    assert len(world.state.strikes) == 2
+    world.step(60)
+    said = "\n".join(world.state.notices)
+    assert "host0 has 2 of 2, local rank 1 this time; left out where others can take" in said
+    assert "host0 (node 0) stays because it holds the controller; it failed before: sil" in said
+
+
+def test_a_device_that_has_corrupted_twice_is_left_out_with_its_host() -> None:
+    """Of three nodes: it was struck in an earlier run, weeks ago."""
+    world = running()
+    weeks = 30 * 86400 * 10**9
+    old = {"host": "host1", "run": "old", "incident": 1, "local_ranks": (0,)}
+    at_ns = world.now_ns - weeks
+    strike = Strike(**old, why="silent_data_corruption", at_ns=at_ns)  # type: ignore[arg-type]
+    lost = Strike(**old, why="node_lost", at_ns=at_ns)  # type: ignore[arg-type]
+    world.state.strikes[:] = [strike, lost, lost]
+    assert world.state.struck_out == set()
+    corrupt(world, 1)
+    assert attempt_nodes(world) == [0, 2]
+
+
+def test_the_same_corruption_at_the_same_step_is_no_strike() -> None:
+    world = World(nproc=2, policy=POLICY).start()
+    corrupt(world, 1)
+    corrupt(world, 1)
+    assert len(world.state.incidents) == 2
+    assert len(world.state.strikes) == 1
+
+
 def test_the_file_keeps_strikes_once_and_forgets_old_ones(tmp_path: Path) -> None:
     now_ns = time.time_ns()
     fresh = Strike(host="a", run="r", incident=1, why="node_lost", at_ns=now_ns)
     stale = Strike(host="b", run="r", incident=2, why="node_lost", at_ns=now_ns - 10**14)
+    why, at_ns = "silent_data_corruption", now_ns - 10**14
+    bits = Strike(host="c", run="r", incident=3, why=why, at_ns=at_ns, local_ranks=(2, 5))
     file = StrikeFile(tmp_path, 86400.0, pytest.fail)
     assert file.read() == ()
-    file.add(fresh, stale)
+    file.add(fresh, stale, bits)
     file.add(fresh)
-    assert file.read() == (fresh,)
-    assert len(json.loads((tmp_path / "strikes.json").read_text())["strikes"]) == 2
+    assert file.read() == (fresh, bits)
+    path = tmp_path / "strikes.json"
+    assert len(json.loads(path.read_text())["strikes"]) == 3
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_older_versions_have_written_counts(tmp_path: Path) -> None:
+    now_ns = time.time_ns()
+    one = {"host": "a", "run": "r", "incident": 1, "why": "node_lost", "at_ns": now_ns}
+    (tmp_path / "strikes.json").write_text(json.dumps({"schema": 1, "strikes": [one]}))
+    (read,) = StrikeFile(tmp_path, 86400.0, pytest.fail).read()
+    assert (read.host, read.local_ranks) == ("a", ())
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
+
 from harness import events as e
-from harness.diagnosis import replicas
+from harness.diagnosis import places, replicas
 from harness.incidents import Finding
 from harness.sightings import DigestPart, DigestRow, TensorDigests
 from harness.state import AttemptState, digesting
@@ -107,6 +109,17 @@ def test_one_rank_of_four_with_one_other_tensor() -> None:
     assert finding.confidence == "likely"  # a program that treats rank 2 otherwise looks like this
 
 
+def test_gradients_of_a_weight_that_had_changed_at_rest_are_its_consequence() -> None:
+    ranks = Ranks(part(), part(part=2, site="gradients", how="dtensor", members=(0, 1)))
+    ranks.alike(range(2, 10))
+    ranks.alike((4, 6, 8), number=2)
+    ranks.look(10, {rank: 4 + 1000 * (rank == 1) for rank in range(WORLD)})
+    ranks.look(10, apart(10, 1), number=2)
+    ranks.look(11, apart(11, 1))
+    ranks.differ(6, odd=1)
+    assert ranks.said() == [("silent_data_corruption", (1,), "proven")]
+
+
 def test_many_other_tensors_are_the_programs_doing() -> None:
     ranks = Ranks(part())
     ranks.alike(range(2, 9))
@@ -133,6 +146,34 @@ def test_two_that_differ_after_an_update_are_both_named() -> None:
     ranks.look(10, {0: 5, 1: 77})
     ranks.differ(1, odd=1)
     assert ranks.said() == [("silent_data_corruption", (0, 1), "possible")]
+
+
+@pytest.mark.parametrize(
+    ("words", "blamed", "said"),
+    [
+        ({0: "right", 1: "wrong"}, (1,), "a third place decides"),
+        ({0: "right", 1: "right"}, (0, 1), "the fault was of the moment"),
+        ({0: "wrong", 1: "wrong"}, (0, 1), "nothing tells which of them is wrong, so both"),
+        ({1: "wrong"}, (0, 1), "nothing tells which of them is wrong, so both"),
+    ],
+)
+def test_a_referee_decides_between_two(
+    words: dict[int, str], blamed: tuple[int, ...], said: str
+) -> None:
+    ranks = Ranks(part(members=(0, 1)))
+    for count in range(2, 9):
+        ranks.look(count, {0: count // 2, 1: count // 2})
+    ranks.look(9, {0: 5, 1: 77})
+    ranks.look(10, {0: 5, 1: 77})
+    ranks.differ(1, odd=1)
+    (known,) = ranks.attempt.replicas.suspicions
+    assert places.needs_referee(known)
+    known.close.judged = words
+    (finding,) = ranks.found()
+    assert (finding.ranks, finding.confidence) == (
+        blamed, "likely" if len(blamed) == 1 else "possible",
+    )  # fmt: skip
+    assert said in finding.reason
 
 
 def test_all_ranks_change_their_parameters_between_steps() -> None:

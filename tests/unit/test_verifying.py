@@ -1,10 +1,12 @@
 """What the controller does with digests: asks for names, certifies checkpoints, sets them aside."""
 
+import base64
+from array import array
 from collections.abc import Mapping
 
 from harness import events as e
 from harness import orders as o
-from harness.sightings import DigestPart, DigestRow, TensorDigests
+from harness.sightings import DigestPart, DigestRow, TensorDigests, TensorShape, TensorSums
 from harness.topology import runs_of
 from tests.replay.world import World
 
@@ -82,10 +84,23 @@ def tell(world: World, node: int, values: Mapping[int, tuple[int, int]]) -> None
     world.say(told, node)
 
 
+def tell_closely(world: World) -> None:
+    """What the ranks say to the question where in the tensor it is: nothing."""
+    sums = (TensorSums(ranks=(0,), why="its sums are not kept any more"),)
+    close = e.LookedClosely(
+        node_rank=0, attempt=0, part=1, suspect=11, name="b", count=11, sums=sums
+    )
+    world.say(close, 0)
+
+
 def test_a_rollback_sets_aside_what_was_saved_since() -> None:
     world = corrupted()
     tell(world, 0, {0: (7, 8), 1: (7, 8)})
     tell(world, 1, {2: (7, 8), 3: (7, 9)})
+    close = o.LookClosely(attempt=0, part=1, count=11, name="b", ranks=(0, 3))
+    assert given(world, o.LookClosely) == [(0, close), (1, close)]
+    assert world.state.incidents == []
+    tell_closely(world)
     (incident,) = world.state.incidents
     verdict = incident.verdict
     assert (verdict.verdict, verdict.first_failing) == ("silent_data_corruption", (3,))
@@ -118,4 +133,27 @@ def test_a_controller_that_comes_back_comes_to_the_same() -> None:
     again = World.resumed(world, len(world.records))
     tell(again, 0, {0: (7, 8), 1: (7, 8)})
     tell(again, 1, {2: (7, 8), 3: (7, 9)})
+    tell_closely(again)
     assert again.state.incidents[0].verdict.first_failing == (3,)
+
+
+def test_words_are_asked_for_where_the_rows_differ() -> None:
+    world = corrupted()
+    tell(world, 0, {0: (7, 8), 1: (7, 8)})
+    tell(world, 1, {2: (7, 8), 3: (7, 9)})
+    rows = {rank: base64.b64encode(array("q", [1, 2, rank]).tobytes()).decode() for rank in (0, 3)}
+    shape = TensorShape(dtype="float32", item=4, lengths=(12000,), strides=(1,))
+    for node, rank in ((0, 0), (1, 3)):
+        sums = (TensorSums(ranks=(rank,), rows=rows[rank]),)
+        close = e.LookedClosely(
+            node_rank=node, attempt=0, part=1, suspect=11, name="b", count=11, sums=sums,
+            shape=shape,
+        )  # fmt: skip
+        world.say(close, node)
+    asked = [order for _, order in given(world, o.LookClosely)]
+    assert [order.buckets for order in asked] == [(), (), (2,), (2,)]  # type: ignore[attr-defined]
+    assert world.state.incidents == []
+    for step in range(7, 120):
+        world.step(step)
+    (incident,) = world.state.incidents  # nobody answers: what is known is said
+    assert "; somewhere from [8156] to [11999]" in incident.verdict.cause

@@ -15,6 +15,7 @@ from harness.worker.audits.gradients import LocalGradients
 from harness.worker.audits.names import named_parameters
 from harness.worker.audits.recompute import Recomputes
 from harness.worker.audits.replay import Replays, local_ranks
+from harness.worker.audits.updates import Updates, has_closure
 from harness.worker.digests.pace import Pace
 
 Say = Callable[..., object]
@@ -45,6 +46,7 @@ class Auditor:
         self._known: tuple[int, ...] = ()
         self.gradients = LocalGradients(self._tell, self.guard, means.step, share)
         self.recomputes = Recomputes(self._tell, self.guard, means.step, means.operations, share)
+        self.updates = Updates(self._tell, means.step, lambda: Pace(1, share, means.world_size))
         self.replays = Replays(
             self._tell,
             self.guard,
@@ -59,13 +61,15 @@ class Auditor:
     def active(self) -> bool:
         return os.getpid() == self._pid
 
-    def stepping(self, optimizer: Any) -> None:
+    def stepping(self, optimizer: Any, closure: bool = False) -> None:
         """An optimizer's step is about to begin."""
         self.guard(self._attach, optimizer)
         self.guard(self.gradients.stepping)
         self.guard(self.replays.stepping)
+        self.guard(self.updates.stepping, optimizer, closure)
 
     def stepped(self, optimizer: Any) -> None:
+        self.guard(self.updates.stepped, optimizer)
         self.guard(self.gradients.stepped)
         self.guard(self.recomputes.stepped)
         self.guard(self.replays.stepped)
@@ -102,7 +106,7 @@ def watch_steps(module: Any, find: Find) -> None:
     def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
         auditor = find()
         if auditor is not None:
-            auditor.stepping(optimizer)
+            auditor.stepping(optimizer, has_closure(args, kwargs))
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         auditor = find()

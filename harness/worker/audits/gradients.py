@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from harness.worker.audits.budget import Busy
 from harness.worker.digests.books import local, unseen
 
 _OUTLIER = 10.0
@@ -50,7 +51,8 @@ class LocalGradients:
         self._turn = 0
         self._mask = 0
         self._cost = 0.0
-        self._began = time.perf_counter()
+        self._clock = Busy()
+        self._began = self._clock()
         self._bad: list[int] = []
         self._bad_step = 0
         self._pending: list[tuple[int, Any]] = []
@@ -182,7 +184,7 @@ class LocalGradients:
 
     def _pace(self) -> None:
         """As many parameters at a step as cost no more than the share."""
-        now = time.perf_counter()
+        now = self._clock()
         allowed = self._share * (now - self._began)
         stride = self._mask + 1
         if self._cost > allowed and stride < min(_MOST_STRIDE, len(self._watched)):

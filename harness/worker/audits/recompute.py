@@ -26,7 +26,8 @@ _MOST_TOLD = 8
 class _Block:
     """What is checkpointed: a module, or a function that does not show of which one it is."""
 
-    def __init__(self, code: Any, module: Any) -> None:
+    def __init__(self, code: Any, module: Any, number: int) -> None:
+        self.number = number
         self.code = code
         """Kept alive, as the block is known by its id; a module is not."""
         self.module = None if module is None else weakref.ref(module)
@@ -55,17 +56,23 @@ class Recomputes:
         step: Callable[[], int],
         operations: Callable[[], int],
         share: float,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        """`clock` is that of the budget, which earns `share` of what it shows."""
         self._tell = tell
         self._step = step
         self._guard = guard
         self._operations = operations
-        self._budget = Budget(share)
+        self._budget = Budget(share, clock)
         self._fingerprints = Fingerprints()
         self._blocks: dict[int, _Block] = {}
         self._arriving: list[tuple[_Block, Any, Any]] = []
         """On a GPU: whether the outputs differ, and when that is known."""
         self._told = 0
+        self._next = 0
+        """The block whose turn it is."""
+        self._waited = 0
+        """Blocks that came since the last look, without being it."""
         self.looks = 0
 
     def begin(self, function: Any) -> "_Pass | None":
@@ -78,11 +85,25 @@ class Recomputes:
         key = id(code if module is None else module)
         block = self._blocks.get(key)
         if block is None or (block.module is not None and block.module() is not module):
-            block = self._blocks[key] = _Block(None if module is not None else code, module)
+            number = len(self._blocks) if block is None else block.number
+            block = _Block(None if module is not None else code, module, number)
+            self._blocks[key] = block
         block.passes += 1
-        if block.passes > 1 and not block.again and not self._budget.left():
+        asked = block.passes == 1 or block.again
+        if not asked and not (self._budget.left() and self._has_turn(block)):
             return None
         return _Pass(self, block, function)
+
+    def _has_turn(self, block: _Block) -> bool:
+        """All blocks in turn, not always what comes first after the budget has grown; one that does
+        not come any more is passed over."""
+        if self._budget.unlimited:
+            return True
+        due = block.number == self._next
+        self._waited += 1
+        if due or self._waited > len(self._blocks):
+            self._next, self._waited = (self._next + 1) % len(self._blocks), 0
+        return due
 
     def stepped(self) -> None:
         while self._arriving and self._arriving[0][1].query():

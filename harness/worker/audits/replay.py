@@ -8,6 +8,7 @@ neighbour on its node computes its own batch again, which shows faults of the mo
 """
 
 import functools
+import hashlib
 import os
 import sys
 import time
@@ -113,7 +114,7 @@ class Replays:
         batch = self._batch = _Batch(ddp, number, (leaves, form), parameters)
         path = self._path(self._rank, number)
         batch.writer = exchange.BatchWriter(path, number, len(parameters))
-        batch.conditions = purity.conditions(ddp.module)
+        batch.conditions = f"{purity.conditions(ddp.module)} {self._held(ddp.module)}"
         batch.operations = self._operations()
         batch.writer.piece(
             {
@@ -125,6 +126,12 @@ class Replays:
             }
         )
         self._cost = time.thread_time() - began
+
+    def _held(self, module: Any) -> str:
+        """Of all parameters. Replicas that have gone apart compute other gradients, and whoever
+        computes them is not to blame."""
+        held = [int(self._fingerprints.of(p)) for p in module.parameters() if p.numel()]
+        return hashlib.blake2b(repr(held).encode(), digest_size=8).hexdigest()
 
     def computed(self, output: Any) -> None:
         """The outputs are there; their gradients come with the backward pass."""

@@ -4,6 +4,7 @@ On a GPU nothing waits: the values are copied to the host and written once they 
 """
 
 import contextlib
+import fnmatch
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.worker.digestlog import MOST_TENSORS, DigestWriter, Values
+from harness.worker.digests.closeups import CloseUps
 from harness.worker.digests.layouts import Group
+from harness.worker.digests.pace import scattered
 
 PARAMETERS, GRADIENTS, STATE, BUFFERS, VARIABLES = (
     "parameters", "gradients", "optimizer state", "buffers", "variables",
 )  # fmt: skip
 AT_REST = "optimizer state at rest"
 """Once more before the next step, for ranks that hold what nobody has a copy of."""
+COLUMNS = "columns"
+"""Mark of what stands for the sums of columns of a whole plan."""
+_COLUMNS_EVERY = 4
+"""Looks, of which one takes the sums of columns as well: half a read of the memory more."""
 _MOST_PENDING = 16
 _DRIFTS, _DRIFT = 1 << 20, 1 << 40
 """Room for a counter's drift, above what a rank counts of its own."""
@@ -36,13 +43,25 @@ class Teller:
     """Numbers the plans, and writes values once they are known."""
 
     def __init__(
-        self, log: DigestWriter, step: Callable[[], int], progress: Callable[[], int]
+        self,
+        log: DigestWriter,
+        step: Callable[[], int],
+        progress: Callable[[], int],
+        exclude: Sequence[str] = (),
     ) -> None:
+        """`exclude`: patterns of names, as in a shell, that are left alone."""
         self._log = log
         self._step = step
         self._progress = progress
+        self._exclude = tuple(exclude)
+        self.close = CloseUps(log.answer)
         self._plans = 0
         self._pending: list[tuple[Any, Any, Values]] = []
+
+    def excluded(self, name: str) -> bool:
+        """Whether the user wants nothing compared of the tensor, or of the parameter it is of."""
+        names = (name, name.rpartition(" of ")[2])
+        return any(fnmatch.fnmatchcase(n, each) for each in self._exclude for n in names)
 
     def plan(self, content: dict[str, Any]) -> int:
         """The number of a plan; 0 when it cannot be told."""
@@ -94,8 +113,9 @@ class Book:
         self._place = place
         self._site = site
         self._number = number
-        self._plans: list[tuple[int, Any, list[int]]] = []
-        """Number, plan, and positions of its tensors: one for each device."""
+        self._plans: list[_Planned] = []
+        """One for each device."""
+        self._left_out = 0
         self._owners: tuple[int, ...] = ()
 
     def look(
@@ -113,14 +133,30 @@ class Book:
                 self.renew()
                 self._owners = ids
             self._bind(tensors, describe)
-            for number, plan, _ in self._plans:
-                if number:
-                    self._take(number, plan, count, drift)
-                plan.release()
+            for planned in self._plans:
+                if planned.number:
+                    self._take(planned, count, drift)
+                planned.plan.release()
+
+    def close_up(self, tensors: Sequence[Any], count: int, turn: int) -> None:
+        """Tell of `tensors`, the same as at the last look, what is asked for at this turn."""
+        with unseen():
+            for planned in self._plans:
+                for request in self._teller.close.wanted(planned.number, turn):
+                    tensor = tensors[planned.places[int(request["place"])]]
+                    self._teller.close.words(request, tensor, count)
+
+    def position(self, request: dict[str, Any]) -> int | None:
+        """Which tensor of the last look a request is about; None: it is of other ones."""
+        for planned in self._plans:
+            if planned.number == request["plan"]:
+                return planned.places[int(request["place"])]
+        return None
 
     def renew(self) -> None:
         """What is known of the tensors has changed: describe them anew at the next look."""
         self._plans = []
+        self._left_out = 0
 
     def _bind(self, tensors: Sequence[Any], describe: Callable[[], Sequence[Entry]]) -> None:
         if self._rebound(tensors):
@@ -128,24 +164,47 @@ class Book:
         from harness.digest.plan import Plan
 
         entries = describe()
-        self._plans = []
+        self.renew()
         by_device: dict[Any, list[int]] = {}
         for at, tensor in enumerate(tensors):
-            by_device.setdefault(tensor.device, []).append(at)
+            if self._teller.excluded(entries[at].name):
+                self._left_out += 1
+            else:
+                by_device.setdefault(tensor.device, []).append(at)
         for each in by_device.values():
             places = each[:MOST_TENSORS]
             try:
                 plan = Plan([(entries[at].name, tensors[at]) for at in places])
             except ValueError:  # a tensor without bytes to read: nothing of it can be compared
                 continue
-            number = self._teller.plan(self._content([(entries[at], tensors[at]) for at in places]))
-            self._plans.append((number, plan, places))
+            described = [(entries[at], tensors[at]) for at in places]
+            number = self._teller.plan(self._content(described))
+            columns = self._columns([entries[at] for at in places])
+            self._plans.append(_Planned(number=number, plan=plan, places=places, columns=columns))
+
+    def _columns(self, entries: Sequence[Entry]) -> int:
+        """The number of a plan for the sums of columns over `entries`; 0 where not the same ranks
+        have all of these in common."""
+        first = entries[0]
+        marks = {mark for entry in entries for mark in entry.marks}
+        alike = all(entry.groups == first.groups for entry in entries)
+        if not first.groups or not alike or marks & {"cut", "buffer"}:
+            return 0
+        if first.groups[0].how == "hand":
+            return 0  # who has these in common is found out one by one
+        content = self._content([])
+        names = f"{first.name} … {entries[-1].name}" if len(entries) > 1 else first.name
+        content["groups"] = [[group.how, group.axis, group.members] for group in first.groups]
+        mine = list(range(len(first.groups)))
+        shape = [len(entries)]
+        content["tensors"] = [[f"columns of {names}", shape, "int64", mine, [COLUMNS]]]
+        return self._teller.plan(content)
 
     def _rebound(self, tensors: Sequence[Any]) -> bool:
         """Whether the plans there are do for these tensors too."""
-        planned = sum(len(places) for _, _, places in self._plans)
+        planned = self._left_out + sum(len(each.places) for each in self._plans)
         return planned == len(tensors) > 0 and all(
-            plan.rebind([tensors[at] for at in places]) for _, plan, places in self._plans
+            each.plan.rebind([tensors[at] for at in each.places]) for each in self._plans
         )
 
     def _content(self, described: Sequence[tuple[Entry, Any]]) -> dict[str, Any]:
@@ -163,12 +222,35 @@ class Book:
             "tensors": tensors,
         }
 
-    def _take(self, number: int, plan: Any, count: int, drift: int) -> None:
-        vector = plan.rows()
-        if plan.device.type == "cuda":
-            self._teller.later(number, count, plan.folding(vector).digests(vector))
+    def _take(self, planned: "_Planned", count: int, drift: int) -> None:
+        plan, columns = planned.plan, None
+        # What is looked at before a step and what after the one before take them together.
+        turn = count // 2 if self._site == PARAMETERS else count
+        if scattered(turn, _COLUMNS_EVERY) == 0:
+            vector, columns = plan.rows_and_columns()
         else:
-            self._teller.values(number, count, drift, plan.digests(vector))
+            vector = plan.rows()
+        self._teller.close.keep(planned.number, plan.layout, count, vector, columns)
+        if plan.device.type == "cuda":
+            self._teller.later(planned.number, count, plan.folding(vector).digests(vector))
+            if columns is not None and planned.columns:
+                digest = plan.column_folding(columns).digests(columns)
+                self._teller.later(planned.columns, count, digest)
+            return
+        self._teller.values(planned.number, count, drift, plan.digests(vector))
+        if columns is not None and planned.columns:
+            self._teller.values(planned.columns, count, drift, [plan.fold_columns(columns)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """What is read in one go. `columns` is the number under which sums of columns are told."""
+
+    number: int
+    plan: Any
+    places: list[int]
+    """Positions of its tensors."""
+    columns: int
 
 
 def address(tensor: Any) -> int:

@@ -19,22 +19,16 @@ from harness.worker.digests.books import (
     Book,
     Entry,
     Teller,
+    unseen,
 )
 from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group, Models
-from harness.worker.digests.pace import Pace
+from harness.worker.digests.pace import Pace, scattered
 
 SLICES = 8
 """Of the optimizer's state: one is digested at a look."""
 _LEARNING = 4
 """Looks after which what the program reduces by hand is known."""
-_SCATTER = 0x9E3779B1
-"""Knuth's multiplicative hash: spreads counts over slices, whatever their common divisor."""
-
-
-def slice_at(count: int, slices: int) -> int:
-    """Which slice of the state is digested after step `count`; the same on all ranks."""
-    return ((count * _SCATTER & 0xFFFFFFFF) >> 16) % slices
 
 
 class Watched:
@@ -65,7 +59,14 @@ class Watched:
     def before(self, optimizer: Any) -> None:
         """The gradients are what they are; the parameters should be as they were left."""
         self._teller.flush()
+        self._teller.close.turn()
         count = self.count + 1
+        for request in self._teller.close.referees(count):
+            parameters = _parameters(optimizer)
+            at = self._parameters.position(request)
+            if at is not None and at < len(parameters):
+                with unseen():
+                    self._teller.close.before(request, optimizer, parameters[at])
         chained, due = self._pace.due(self.count) or count == 1, self._pace.due(count)
         self._cost = 0.0
         if not chained and not due:
@@ -88,6 +89,8 @@ class Watched:
     def after(self, optimizer: Any) -> None:
         """The parameters are updated."""
         self.count += 1
+        if self._teller.close.any:
+            self._close_up(optimizer)
         if not self._pace.due(self.count):
             return
         began = time.thread_time()
@@ -116,15 +119,8 @@ class Watched:
         slices = min(SLICES, len(parameters))
         if not slices:
             return
-        at = slice_at(self.count, slices)
-        named: list[tuple[Any, str, Any]] = []
-        for parameter in parameters[at::slices]:
-            state = optimizer.state.get(parameter)
-            if not isinstance(state, dict):
-                continue
-            for key, value in state.items():
-                if _readable(value) and value.numel() > 1:
-                    named.append((parameter, str(key), value))
+        at = scattered(self.count, slices)
+        named = _state_of(optimizer, parameters[at::slices])
 
         def entries() -> list[Entry]:
             owners = self._entries([parameter for parameter, _, _ in named])
@@ -140,6 +136,15 @@ class Watched:
         if named:
             owners = [parameter for parameter, _, _ in named]
             books[at].look([value for _, _, value in named], owners, entries, self.count)
+
+    def _close_up(self, optimizer: Any) -> None:
+        """Answer what is asked of parameters and state, whether or not they are looked at now."""
+        parameters = _parameters(optimizer)
+        self._parameters.close_up(parameters, 2 * self.count + 1, self.count)
+        slices = min(SLICES, len(parameters))
+        for at, book in enumerate(self._states[:slices]):
+            state = [value for _, _, value in _state_of(optimizer, parameters[at::slices])]
+            book.close_up(state, self.count, self.count)
 
     def _look_at_buffers(self) -> None:
         declared, modules = self._models.buffers(), self._models.outermost()
@@ -285,6 +290,19 @@ def _unwatchable() -> bool:
 def _parameters(optimizer: Any) -> list[Any]:
     found = [p for group in optimizer.param_groups for p in group["params"]]
     return [parameter for parameter in found if parameter.numel()]
+
+
+def _state_of(optimizer: Any, parameters: Sequence[Any]) -> list[tuple[Any, str, Any]]:
+    """Parameter, key and value of what the optimizer keeps of `parameters`."""
+    found: list[tuple[Any, str, Any]] = []
+    for parameter in parameters:
+        state = optimizer.state.get(parameter)
+        if not isinstance(state, dict):
+            continue
+        for key, value in state.items():
+            if _readable(value) and value.numel() > 1:
+                found.append((parameter, str(key), value))
+    return found
 
 
 def _readable(value: Any) -> bool:

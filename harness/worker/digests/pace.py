@@ -16,6 +16,13 @@ _REMEMBERED = 5
 _LEAST = 3
 _MOST_STRIDE = 1 << 20
 _FEW_RANKS = 256
+_SCATTER = 0x9E3779B1
+"""Knuth's multiplicative hash: spreads counts over slices, whatever their common divisor."""
+
+
+def scattered(count: int, slices: int) -> int:
+    """Which of `slices` things is done at `count`; the same on all ranks."""
+    return ((count * _SCATTER & 0xFFFFFFFF) >> 16) % slices
 
 
 class Pace:

@@ -91,6 +91,8 @@ class Program:
         if entries:
             tensors = [tensor for _, tensor, _ in found]
             place.book.look(tensors, (), lambda: entries, place.count, sum(counters[1::2]))
+            self._teller.close.turn()
+            place.book.close_up(tensors, place.count, place.count)
         place.looks += 1
         cost = time.thread_time() - began
         place.pace.looked(place.count, cost if place.looks > 1 else 0.0)

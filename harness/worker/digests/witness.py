@@ -5,7 +5,7 @@ No method raises, none calls a collective, and all are silent in forked children
 
 import _thread
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -19,8 +19,8 @@ from harness.worker.digests.program import Program
 
 class Witness:
     """`every` is the least number of steps between two looks, `share` what they may take of the
-    rank's time. `step` tells what the rank counts, `progress` what it has called and come to,
-    `failed` takes why looking had to be given up."""
+    rank's time; names like those of `exclude` are left alone. `step` tells what the rank counts,
+    `progress` what it has called and come to, `failed` takes why looking had to be given up."""
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class Witness:
         *,
         every: int,
         share: float,
+        exclude: Sequence[str] = (),
         world_size: int,
         step: Callable[[], int],
         progress: Callable[[], int],
@@ -43,9 +44,14 @@ class Witness:
         self._busy = False
         self._given_up = False
         self._deeds = Deeds()
-        teller = Teller(log, step, progress)
+        teller = Teller(log, step, progress, exclude)
+        self._close = teller.close
         self._optimizers = Optimizers(teller, pace, self._deeds)
         self._program = Program(teller, pace, self._deeds, is_framework)
+
+    def ask(self, question: bytes) -> None:
+        """What the agent wants to know of one tensor; from any thread."""
+        self._close.ask(question)
 
     def stepping(self, optimizer: Any) -> None:
         """An optimizer's step is about to begin."""

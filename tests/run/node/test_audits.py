@@ -1,5 +1,6 @@
-"""Real ranks that check their own numbers: planted faults are found on the right rank, and programs
-that are right, dropout included, raise nothing."""
+"""Real ranks that check their own numbers: programs that are right, dropout included, raise
+nothing, and faults are found that need a program of their own. tests/run/test_fault_models.py
+plants the others."""
 
 from typing import Any
 
@@ -17,21 +18,7 @@ SETUP = """
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     R, W = dist.get_rank(), dist.get_world_size()
-    CALLS, WRONG, REENTRANT, CKPT = [0], set(), False, False
-
-    class Flip(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, ahead, back):
-            ctx.back, x = back, x.clone()
-            if ahead:
-                x.view(-1).view(torch.int32)[5] ^= 1 << 18
-            return x
-        @staticmethod
-        def backward(ctx, g):
-            g = g.clone()
-            if ctx.back:
-                g.view(-1).view(torch.int32)[5] ^= 1 << 18
-            return g, None, None
+    CALLS, WRONG, REENTRANT, CKPT = [0], 0, False, False
 
     class Block(nn.Module):
         def __init__(self, at):
@@ -39,13 +26,11 @@ SETUP = """
             self.at, self.first, self.second = at, nn.Linear(32, 32), nn.Linear(32, 32)
             self.drop = nn.Dropout(0.2)
         def forward(self, x):
-            wrong = False
-            if self.at == 1:
-                CALLS[0] += 1
-                wrong = R == 2 and ("all" in WRONG or CALLS[0] in WRONG)
-            weight = Flip.apply(self.first.weight, False, wrong and "gradient" in WRONG)
-            y = torch.relu(nn.functional.linear(x, weight, self.first.bias))
-            return x + Flip.apply(self.second(self.drop(y)), wrong and "gradient" not in WRONG, 0)
+            CALLS[0] += self.at == 1
+            out = self.second(self.drop(torch.relu(self.first(x))))
+            if (R, self.at, CALLS[0]) == (2, 1, WRONG):
+                out = out * (1 + 2**-10)
+            return x + out
 
     class Net(nn.Module):
         def __init__(self):
@@ -57,7 +42,7 @@ SETUP = """
                 x = checkpoint(block, x, use_reentrant=REENTRANT) if CKPT else block(x)
             return self.head(self.norm(x))
 
-    def ddp(steps=8, accumulate=1, autocast=False, spoil=None, before=None):
+    def ddp(steps=8, accumulate=1, autocast=False):
         torch.manual_seed(0)
         model = nn.parallel.DistributedDataParallel(Net())
         optimizer = torch.optim.Adam(model.parameters(), 1e-3)
@@ -69,14 +54,12 @@ SETUP = """
                 with contextlib.nullcontext() if last else model.no_sync():
                     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
                         out = model(torch.randn(8, 32, requires_grad=CKPT))
-                    if spoil == step and R == 2:
-                        out.register_hook(lambda g: g * float("nan"))
                     out.float().square().mean().backward()
             optimizer.step()
         seen = [p.double().sum().item() for p in model.parameters()]
         print("SEEN", seen, torch.rand(2).tolist(), random.random(), model.module.norm.running_mean,
               [len(p.grad.shape) for p in model.parameters()])
-    def shards(flip=None, nan=None, everywhere=False, moment=False):
+    def shards(flip=None, nan=None):
         from torch.distributed.fsdp import fully_shard
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
@@ -84,11 +67,9 @@ SETUP = """
             fully_shard(layer)
         optimizer = torch.optim.Adam(model.parameters(), 1e-3)
         for step in range(10):
-            if step == flip and (R == 1 or everywhere):
+            if step == flip:
                 with torch.no_grad():
-                    for kept in [optimizer.state[p]["exp_avg"] for p in model.parameters()] if (
-                            moment) else [model[0].weight]:
-                        kept._local_tensor.view(torch.int32).view(-1)[0] ^= 1 << 9
+                    model[0].weight._local_tensor.view(torch.int32).view(-1)[0] ^= 1 << 9
             optimizer.zero_grad()
             out = model(torch.randn(8, 32))
             if step == nan and R == 2:
@@ -143,23 +124,14 @@ def run(node: Any, program: str, ranks: int = 4) -> list[tuple[str, tuple[int, .
 
 CORRUPT, SPOILT = "silent_data_corruption", "nonfinite"
 PLANTED = {
-    "a local gradient": ("WRONG |= {'gradient', 9}; ddp()", CORRUPT, 2, "computed wrong gradients"),
-    "an activation": ("WRONG |= {9}; ddp()", CORRUPT, 2, "computed wrong gradients"),
-    "every activation": ("WRONG |= {'all'}; ddp()", CORRUPT, 2, "of its own micro-batch and"),
-    "activations now and then": (
-        "WRONG |= {n for n in range(99) if random.Random(n).random() < 0.2}; ddp(16)",
+    "a reentrant recomputation": (
+        "CKPT = REENTRANT = True; WRONG = 12; ddp()",
         CORRUPT,
         2,
-        "",
+        "block blocks.1",
     ),
-    "a recomputed forward": ("CKPT = True; WRONG |= {11}; ddp()", CORRUPT, 2, "block blocks.1"),
-    "a recomputation": ("CKPT = True; WRONG |= {12}; ddp()", CORRUPT, 2, "block blocks.1"),
-    "a reentrant one": ("CKPT = REENTRANT = True; WRONG |= {12}; ddp()", CORRUPT, 2, "blocks.1"),
-    "NaN under DDP": ("ddp(spoil=5)", SPOILT, 2, "head.bias"),
     "NaN under FSDP": ("shards(nan=5)", SPOILT, 2, "2."),
     "NaN by hand": ("by_hand(5)", SPOILT, 2, ""),
-    "a shard at rest": ("shards(flip=5)", CORRUPT, 1, "0.weight"),
-    "state at rest": ("shards(flip=5, moment=True)", CORRUPT, 1, "exp_avg of"),
 }
 
 
@@ -206,7 +178,7 @@ def test_a_program_is_the_same_with_and_without(audited: Any, new_node: Any) -> 
 CLEAN = {
     "dropout and accumulation": "ddp(12, accumulate=2); ddp(8, autocast=True)",
     "recomputed": "CKPT = True; ddp(12); ddp(8, autocast=True)",
-    "all shards written by the program": "shards(flip=5, everywhere=True)",
+    "all shards written by the program": "shards(flip=5)",
     "by hand": "by_hand(-1)",
 }
 

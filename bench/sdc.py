@@ -1,0 +1,135 @@
+"""Which rank is named for a fault in its memory, in every layout that holds replicas:
+
+    .venv/bin/python bench/sdc.py [--rounds 5] [--only 'ddp*'] [--seed 0]
+
+Each round plants six faults into six trainings of one attempt of a real agent, and trains two more
+that nothing happens to. Kinds and patterns are drawn: parameters, reduced gradients and moments;
+single bits, four neighbours, every 32nd element. Prints a Markdown table and exits 1 when an
+innocent rank was named alone. Docs: docs/replicas.md.
+"""
+
+import argparse
+import fnmatch
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.run import faulting
+from tests.run.node.conftest import Node
+
+import injector  # isort: skip  # tests.run.faulting has found it
+
+FAULTY, CLEAN = 6, 2
+STEPS = 12
+KINDS = ("right", "both of two", "several", "innocent", "not seen")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    layout: str
+    world: int
+    replicas: int
+    where: tuple[str, ...]
+    """What has a copy, or is compared with itself."""
+
+
+_ALL = ("parameter", "gradient", "moment")
+SETTINGS = {
+    "ddp, 2 replicas": Setting(layout="ddp", world=2, replicas=2, where=_ALL),
+    "ddp, 4 replicas": Setting(layout="ddp", world=4, replicas=4, where=_ALL),
+    "zero1, 2 replicas": Setting(
+        layout="zero1", world=2, replicas=2, where=("parameter", "gradient")
+    ),
+    "zero1, 4 replicas": Setting(
+        layout="zero1", world=4, replicas=4, where=("parameter", "gradient")
+    ),
+    "hsdp, 2 replicas": Setting(layout="hsdp", world=4, replicas=2, where=_ALL),
+    "hsdp, 4 replicas": Setting(layout="hsdp", world=8, replicas=4, where=_ALL),
+    "tp x dp, 2 replicas": Setting(layout="tp_dp", world=4, replicas=2, where=_ALL),
+    "tp x dp, 4 replicas": Setting(layout="tp_dp", world=8, replicas=4, where=_ALL),
+    "pp x dp, 2 replicas": Setting(layout="pp_dp", world=4, replicas=2, where=_ALL),
+    "pp x dp, 4 replicas": Setting(layout="pp_dp", world=8, replicas=4, where=_ALL),
+    "fsdp, no replica": Setting(layout="fsdp", world=4, replicas=1, where=("parameter", "moment")),
+}
+
+
+def drawn(setting: Setting, draw: random.Random) -> Any:
+    return injector.Fault(
+        where=draw.choice(setting.where),
+        rank=draw.randrange(setting.world),
+        step=draw.randrange(3, 6),
+        seed=draw.randrange(1 << 30),
+        pattern=draw.choice(("bit", "bit", "group", "stride")),
+    )
+
+
+def outcome(fault: Any, findings: list[Any], replicas: int) -> str:
+    """Of the claim that is believed first."""
+    if not findings:
+        return "not seen"
+    first = findings[0]
+    if first.ranks == (fault.rank,):
+        return "right"
+    if fault.rank in first.ranks:
+        return "both of two" if len(first.ranks) == 2 == replicas else "several"
+    return "innocent"
+
+
+def one_round(node: Node, setting: Setting, draw: random.Random, table: Any) -> int:
+    """Alarms among the clean trainings; the others are counted in `table`, by kind."""
+    planted = [drawn(setting, draw) for _ in range(FAULTY)] + [None] * CLEAN
+    draw.shuffle(planted)
+    faulting.train_many(node, setting.layout, planted, ranks=setting.world, steps=STEPS)
+    found = faulting.claims_of_each(node, setting.world, len(planted))
+    alarms = 0
+    for fault, findings in zip(planted, found, strict=True):
+        if fault is None:
+            alarms += bool(findings)
+            continue
+        what = outcome(fault, findings, setting.replicas)
+        table[fault.where, what] += 1
+        if what != "right":
+            said = [(one.verdict, one.ranks, one.cause) for one in findings[:2]]
+            print(f"{setting.layout}: {what}: {fault}: {said}", file=sys.stderr)
+    return alarms
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="*", help="pattern for the settings' names")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    print(f"| setting | where | runs | {' | '.join(KINDS)} | clean runs | alarms |")
+    print("|---|---|" + "---|" * (len(KINDS) + 3), flush=True)
+    bad = 0
+    for name, setting in SETTINGS.items():
+        if not fnmatch.fnmatch(name, asked.only):
+            continue
+        draw, table, alarms = random.Random(f"{asked.seed} {name}"), Counter[Any](), 0
+        with tempfile.TemporaryDirectory() as folder:
+            node = Node(Path(folder), policy=faulting.ALL)
+            try:
+                for _ in range(asked.rounds):
+                    alarms += one_round(node, setting, draw, table)
+            finally:
+                node.close()
+        for at, where in enumerate(setting.where):
+            counts = [table[where, kind] for kind in KINDS]
+            clean = (asked.rounds * CLEAN, alarms) if at == 0 else ("", "")
+            cells = [name, where, sum(counts), *counts, *clean]
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        bad += alarms + sum(n for (_, what), n in table.items() if what == "innocent")
+    print(f"\nSeed {asked.seed}; load average {os.getloadavg()[0]:.1f} at the end.")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Whole runs in which numbers go wrong: the card says where, and what is excluded is left alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SETUP = """\
+import os, sys, time, torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+R, W = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+Ddp = nn.parallel.DistributedDataParallel
+AGAIN = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+
+def train(net, optimizer, steps, at=-1, harm=None, pause=0.02):
+    for step in range(steps):
+        if step == at and harm and not AGAIN:
+            harm()
+        optimizer.zero_grad(); net(torch.randn(8, 64)).square().mean().backward()
+        optimizer.step(); time.sleep(pause)
+"""
+
+
+def harness(here: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *arguments],
+        cwd=here,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+
+
+def run(here: Path, program: str, *options: str) -> tuple[str, list[dict[str, Any]]]:
+    """What was said, and the incidents."""
+    (here / "train.py").write_text(SETUP + program + "\ndist.destroy_process_group()\n")
+    done = harness(here, "run", *options, "train.py")
+    assert done.returncode == 0, done.stderr + done.stdout
+    report = harness(here, "report", "--json")
+    incidents: list[dict[str, Any]] = json.loads(report.stdout)["incidents"]
+    return done.stderr, incidents
+
+
+FLIP = """
+inner = nn.Sequential(nn.Linear(64, 192), nn.Linear(192, 64))
+net = Ddp(inner)
+def harm():
+    if R == 2:
+        inner[1].weight.data.view(torch.int32)[12, 51] ^= 1 << 22
+train(net, torch.optim.SGD(net.parameters(), 1e-9), 12 if AGAIN else 120, 20, harm)
+"""
+
+
+@pytest.mark.slow
+def test_the_element_is_named_with_bit_and_values(tmp_path: Path) -> None:
+    said, incidents = run(tmp_path, FLIP, "--nproc-per-node", "3")
+    (incident,) = incidents
+    assert (incident["class"], incident["first_failing"]) == ("silent_data_corruption", [2])
+    assert incident["action"] == "rollback"
+    assert "parameter 1.weight " in incident["cause"]
+    where = incident["cause"].partition("equal until then; ")[2]
+    assert where.startswith("[12, 51] bit 22: rank 2 has "), incident["cause"]
+    assert ", ranks 0-1 " in where
+    assert where in incident["reason"]
+    assert "[12, 51] bit 22" in " ".join(said.split())
+    assert "1.weight [12, 51] bit 22" in json.dumps(incident["evidence"])
+
+
+EXCLUDED = """
+inner = nn.Linear(64, 64)
+inner.ema = nn.Linear(64, 64)
+inner.register_buffer("seen", torch.zeros(4))
+net = Ddp(inner, broadcast_buffers=False, find_unused_parameters=True)
+def harm():
+    with torch.no_grad():
+        inner.ema.weight += R  # one rank keeps an average of its own
+        inner.seen += R
+optimizer = torch.optim.SGD([{"params": [inner.weight, inner.bias]},
+                             {"params": inner.ema.parameters(), "lr": 0.0}], 1e-3)
+train(net, optimizer, 60, 10, harm)
+"""
+
+
+@pytest.mark.slow
+def test_what_is_excluded_raises_nothing(tmp_path: Path) -> None:
+    (tmp_path / "harness.toml").write_text('digest_exclude = ["ema.*", "seen"]\n')
+    _, incidents = run(tmp_path, EXCLUDED, "--nproc-per-node", "2")
+    assert incidents == []
+    settings = json.loads((tmp_path / "runs" / "latest" / "config.json").read_text())["settings"]
+    assert settings["digest_exclude"]["origin"].endswith("harness.toml")
+
+
+WRONG_UPDATES = """
+inner = nn.Linear(64, 64)
+net, taken = Ddp(inner), [0]
+right = sys.modules["torch.optim.adam"].adam
+def wrong(params, *args, **kwargs):
+    right(params, *args, **kwargs)
+    taken[0] += 1
+    if R == 1 and taken[0] in WHEN and not AGAIN:
+        params[0].view(torch.int32)[5, 7] ^= 1 << 14
+sys.modules["torch.optim.adam"].adam = wrong
+train(net, torch.optim.AdamW(net.parameters(), 1e-3), 12 if AGAIN else 400, pause=0.05)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("when", "ranks", "reason"),
+    [
+        ("range(20, 999)", [1], "a third place decides between two replicas"),
+        ("(20,)", [0, 1], "the fault was of the moment"),
+    ],
+)
+def test_of_two_replicas_none_is_named_by_chance(
+    tmp_path: Path, when: str, ranks: list[int], reason: str
+) -> None:
+    program = f"WHEN = {when}\n{WRONG_UPDATES}"
+    said, incidents = run(tmp_path, program, "--nproc-per-node", "2", "--audit-share", "0")
+    (incident,) = incidents
+    assert (incident["class"], incident["first_failing"]) == ("silent_data_corruption", ranks)
+    assert reason in incident["reason"]
+    assert incident["action"] == "rollback"
+    assert "[5, 7] bit" in incident["cause"]
+    assert "strikes: " in said
+    (strike,) = json.loads((tmp_path / "runs" / "strikes.json").read_text())["strikes"]
+    assert (strike["why"], strike["local_ranks"]) == ("silent_data_corruption", ranks)

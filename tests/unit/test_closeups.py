@@ -1,0 +1,130 @@
+"""What a rank's books tell when they are asked closely, and what they leave out."""
+
+import base64
+import json
+from array import array
+from typing import Any
+
+import pytest
+import torch
+
+from harness.digest.layout import WIDTH
+from harness.worker.digests.books import COLUMNS, PARAMETERS, Book, Entry, Teller
+from harness.worker.digests.layouts import Group
+from harness.worker.digests.pace import scattered
+
+DDP = Group("ddp", "", (0, 1))
+
+
+class Log:
+    """What would go to the agent."""
+
+    def __init__(self) -> None:
+        self.plans: list[dict[str, Any]] = []
+        self.told: list[Any] = []
+        self.answers: list[dict[str, Any]] = []
+
+    def plan(self, content: dict[str, Any]) -> bool:
+        self.plans.append(content)
+        return True
+
+    def values(self, values: Any) -> bool:
+        self.told.append(values)
+        return True
+
+    def answer(self, content: dict[str, Any]) -> bool:
+        self.answers.append(json.loads(json.dumps(content)))
+        return True
+
+
+class Rank:
+    def __init__(self, *exclude: str) -> None:
+        self.log = Log()
+        self.teller = Teller(self.log, lambda: 0, lambda: 0, exclude)  # type: ignore[arg-type]
+        self.book = Book(self.teller, PARAMETERS, 0)
+        self.tensors = [torch.arange(3 * 2 * WIDTH, dtype=torch.float32), torch.ones(5)]
+        self.names = ["big", "small"]
+
+    def look(self, count: int) -> None:
+        entries = [Entry(name=name, groups=(DDP,)) for name in self.names]
+        self.book.look(self.tensors, self.tensors, lambda: entries, count)
+
+    def ask(self, count: int, *buckets: int, stride: int = 1) -> None:
+        question = {"plan": 1, "place": 0, "count": count, "buckets": buckets, "stride": stride}
+        self.teller.close.ask(json.dumps(question).encode())
+        self.teller.close.turn()
+
+
+def numbers(text: str) -> list[int]:
+    return list(array("q", base64.b64decode(text)))
+
+
+def test_sums_of_a_look_that_is_over() -> None:
+    rank = Rank()
+    for count in range(2, 12):
+        rank.look(count)
+        rank.tensors[0][2 * WIDTH] += 1  # in its second row
+    for count in (4, 9):
+        rank.ask(count)
+    rows = [numbers(answer["rows"]) for answer in rank.log.answers]
+    assert [len(each) for each in rows] == [3, 3]
+    assert [a == b for a, b in zip(*rows, strict=True)] == [True, False, True]
+    assert rank.log.answers[0]["lengths"] == [3 * 2 * WIDTH]
+    with_columns = {c for c in range(2, 12) if scattered(c // 2, 4) == 0}
+    for count in range(2, 12):
+        rank.ask(count)
+    told = {a["count"] for a in rank.log.answers if a.get("columns")}
+    assert told == with_columns
+    rank.ask(77)
+    assert rank.log.answers[-1]["why"] == "its sums are not kept any more"
+
+
+def test_words_at_turns_that_the_stride_divides() -> None:
+    rank = Rank()
+    rank.look(2)
+    rank.ask(2, 1, stride=4)
+    for turn in range(1, 20):
+        rank.tensors[0][2 * WIDTH] = turn
+        rank.book.close_up(rank.tensors, 2 * turn + 1, turn)
+    assert [answer["count"] for answer in rank.log.answers] == [9, 17, 25]
+    for answer, turn in zip(rank.log.answers, (4, 8, 12), strict=True):
+        raw = array("f", array("q", numbers(answer["words"])).tobytes())
+        assert len(raw) == 2 * WIDTH
+        assert raw[0] == turn
+    assert not rank.teller.close.any
+
+
+def test_rows_miss_words_that_change_places_and_columns_do_not() -> None:
+    rank = Rank()
+    swapped = Rank()
+    words = swapped.tensors[0].view(torch.int64)
+    words[3], words[9] = words[9].clone(), words[3].clone()
+    for count in range(2, 12):
+        rank.look(count)
+        swapped.look(count)
+    columns = [number for number, plan in enumerate(rank.log.plans, 1) if "tensors" in plan]
+    (mine,) = [
+        number for number in columns if COLUMNS in rank.log.plans[number - 1]["tensors"][0][4]
+    ]
+    for a, b in zip(rank.log.told, swapped.log.told, strict=True):
+        assert (a.plan, a.count) == (b.plan, b.count)
+        assert (a.digests == b.digests) == (a.plan != mine)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "left"),
+    [
+        (("small",), ["big"]),
+        (("b*", "x"), ["small"]),
+        (("*.big",), ["big", "small"]),
+        (("[bs]*",), []),
+    ],
+)
+def test_excluded_names(patterns: tuple[str, ...], left: list[str]) -> None:
+    rank = Rank(*patterns)
+    rank.names = ["big", "exp_avg of small"]
+    for count in (2, 3):
+        rank.look(count)
+    names = [tensor[0] for plan in rank.log.plans for tensor in plan["tensors"]]
+    told = [name.removeprefix("exp_avg of ") for name in names if "columns" not in name]
+    assert told == left
