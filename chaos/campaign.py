@@ -19,7 +19,7 @@ from harness.chaos.kinds import Kind
 from harness.chaos.plan import Plan
 from harness.chaos.shrink import shrink
 from harness.chaos.workloads import Workload
-from harness.errors import HarnessError, NodeFailure, UsageError
+from harness.errors import HarnessError, NodeFailure
 
 Say = Callable[[str], None]
 _DONE = "done"
@@ -52,7 +52,7 @@ def carry_out(plan: Plan, folder: Path, *, calm: bool = True, say: Say) -> Judgm
 def without_faults(plan: Plan, out: Path, say: Say) -> Path:
     """Where the same run undisturbed wrote; made once for each command line in `out`.
 
-    Raises UsageError when it fails.
+    Raises NodeFailure when it fails.
     """
     one = plan.workload
     key = hashlib.sha256(repr(one).encode()).hexdigest()[:12]
@@ -62,7 +62,7 @@ def without_faults(plan: Plan, out: Path, say: Say) -> Path:
         say(f"the same without faults: {folder}")
         calm = execute(dataclasses.replace(plan, faults=()), folder)
         if calm.code != 0:
-            raise UsageError(
+            raise NodeFailure(
                 f"the run without faults ended with exit code {calm.code}",
                 help=f"see {folder / 'output.txt'}",
             )

