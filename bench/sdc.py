@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.run import faulting
-from tests.run.node.conftest import Node
+from tests.run.node import conftest
 
 import injector  # isort: skip  # tests.run.faulting has found it
 
@@ -82,7 +82,7 @@ def outcome(fault: Any, findings: list[Any], replicas: int) -> str:
     return "innocent"
 
 
-def one_round(node: Node, setting: Setting, draw: random.Random, table: Any) -> int:
+def one_round(node: conftest.Node, setting: Setting, draw: random.Random, table: Any) -> int:
     """Alarms among the clean trainings; the others are counted in `table`, by kind."""
     planted = [drawn(setting, draw) for _ in range(FAULTY)] + [None] * CLEAN
     draw.shuffle(planted)
@@ -107,6 +107,7 @@ def main() -> int:
     parser.add_argument("--only", default="*", help="pattern for the settings' names")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    conftest.PATIENCE = 600.0  # the machine may be busy, and nothing here is timed
     print(f"| setting | where | runs | {' | '.join(KINDS)} | clean runs | alarms |")
     print("|---|---|" + "---|" * (len(KINDS) + 3), flush=True)
     bad = 0
@@ -115,7 +116,7 @@ def main() -> int:
             continue
         draw, table, alarms = random.Random(f"{asked.seed} {name}"), Counter[Any](), 0
         with tempfile.TemporaryDirectory() as folder:
-            node = Node(Path(folder), policy=faulting.ALL)
+            node = conftest.Node(Path(folder), policy=faulting.ALL)
             try:
                 for _ in range(asked.rounds):
                     alarms += one_round(node, setting, draw, table)
