@@ -11,7 +11,7 @@ torch.manual_seed(0)
 body, head = nn.Linear(16, 16), nn.Linear(16, 1)
 opt = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.01)
 torch.manual_seed(rank)
-for step in range(40):
+for _step in range(40):
     loss = head(body(torch.randn(8, 16)).tanh()).square().mean()
     opt.zero_grad()
     loss.backward()
