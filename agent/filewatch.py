@@ -68,7 +68,7 @@ def be_the_last(agent: int) -> None:
 class Watcher:
     """All watched folders. One thread, one place to wait.
 
-    What was written after `since`, wall clock, counts as new: ranks may be quicker than this process.
+    What was written after `since`, wall clock, is new: ranks may be quicker than this process.
     """
 
     def __init__(self, folders: list[str], since: float, *, elastic: bool) -> None:
