@@ -324,6 +324,19 @@ def test_places_that_take_their_time_get_it(name: str) -> None:
     assert verdict_within(world, 3) is not None
 
 
+def test_what_torch_wraps_around_every_step_is_no_work() -> None:
+    around = Frame(
+        file="/v/site-packages/torch/optim/optimizer.py",
+        line=520,
+        function="Optimizer.profile_hook_step.<locals>.wrapper",
+    )
+    main = Frame(file="/home/u/train.py", line=71, function="main")
+    seen = away(frames=(Frame(file=USER.file, line=30, function="mix"), around, main))
+    world = stalled(waiting(), waiting(), seen)
+    assert verdict_within(world, 10) is not None
+    assert seconds_still(world) < POLICY.stuck_patience + 0.7
+
+
 ALIVE = {
     "prints": away(activity=Activity(seconds=0.3, log_bytes=10)),
     "reads": away(activity=Activity(seconds=0.3, io_bytes=1 << 20, log_quiet_seconds=1e6)),
