@@ -17,6 +17,8 @@ from harness.faults import ANY, whom
 from harness.incidents import Incident
 from harness.state import RunState
 
+_CLOCKS_NS = 500_000_000
+"""By which clocks of nodes may differ: what was said before the harm is not said of it."""
 _ENDS = 2
 """Of a connection: where it was cut, either may be named."""
 
@@ -148,8 +150,7 @@ def _told_of(fault: FaultInjected, kind: Kind, state: RunState) -> Incident | No
     fits = [i for i in state.incidents if i.verdict.verdict in kind.verdicts]
     if kind.blame == "target" and kind.area != "checkpoint":
         fits = [i for i in fits if wanted & set(i.verdict.first_failing)]
-    later = [i for i in fits if i.detected_ns >= fault.injected_ns]
-    return next(iter(later or fits), None)
+    return next((i for i in fits if i.detected_ns >= fault.injected_ns - _CLOCKS_NS), None)
 
 
 def _done(done: Executed) -> Check:

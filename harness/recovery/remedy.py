@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness import events as e
-from harness.checkpointnames import ASIDE_SUFFIX
+from harness.checkpointnames import ASIDE_SUFFIX, finished
 from harness.diagnosis import replicas
 from harness.diagnosis.checkpoint_files import FATAL
 from harness.diagnosis.exception import TRANSIENT
@@ -346,9 +346,9 @@ def _clean_text(state: RunState, paths: Mapping[str, int]) -> str:
         word = "certified " if vouched else ""
         said.append(f"the {word}checkpoint of step {point.step} is from before it")
     elif kept:
-        said.append(f"{os.path.basename(max(kept))} is from before it")
+        said.append(f"{finished(os.path.basename(max(kept)))} is from before it")
     if paths:
-        names = sorted({os.path.basename(path) for path in paths})
+        names = sorted({finished(os.path.basename(path)) for path in paths})
         shown = ", ".join(names[:_MOST_NAMED])
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         said.append(f"saved since then and given the suffix {ASIDE_SUFFIX}: {shown}{more}")

@@ -140,3 +140,9 @@ def test_tables_hold_every_run(tmp_path: Path) -> None:
     xml = junit([bad, broken])
     assert 'tests="2" failures="2"' in xml
     assert "&quot;broken&quot;" in xml or "'a \"broken\" run'" in xml
+
+
+def test_what_was_said_before_the_harm_is_not_said_of_it(tmp_path: Path) -> None:
+    early = incident("killed_by_signal", (1,))
+    early = dataclasses.replace(early, detected_ns=9 * SECOND)
+    assert "class" in wrong(tmp_path, finished(tmp_path, "kill", early))
