@@ -23,7 +23,6 @@ _FACTS: dict[str, Any] = {
         e.CheckpointFile,
         e.CheckpointLoaded,
         e.CheckpointFailed,
-        e.CheckpointFlaw,
         e.FactsLost,
         e.DoubtRaised,
     )
@@ -46,8 +45,11 @@ def event_of(worker: Worker, fact: dict[str, Any], node_rank: int) -> e.Event | 
         if kind == "Stack":
             worker.told_stack(str(fact["text"]))
             return None
-        whose = {"rank": worker.rank, "node_rank": node_rank}
-        event: e.Event = msgspec.convert({**fact, **whose}, _FACTS[kind])
+        if kind == "CheckpointRefused":
+            return msgspec.convert(
+                {**fact, "kind": "refused", "node_rank": node_rank}, e.CheckpointFlaw
+            )
+        event: e.Event = msgspec.convert({**fact, "rank": worker.rank}, _FACTS[kind])
     except (KeyError, msgspec.ValidationError) as error:
         raise BadFact(f"rank {worker.rank} sent a bad fact {kind!r}: {error}") from None
     if isinstance(event, e.CheckpointFile) and event.what == "opened":

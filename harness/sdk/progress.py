@@ -102,8 +102,7 @@ def checkpoint_refused(step: int, path: str | os.PathLike[str], why: str) -> Non
     if guest is not None:
         name = os.path.basename(os.fspath(path))
         guest.link.say(
-            "CheckpointFlaw",
-            kind="refused",
+            "CheckpointRefused",
             step=int(step),
             path=os.fspath(path),
             why=f"{name} was passed over when it was to be loaded: {why}",
