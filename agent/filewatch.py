@@ -38,12 +38,13 @@ _IO_LAST = 2 << 13 | 7
 def main() -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--agent", type=int, required=True)
+    parser.add_argument("--since", type=float, required=True)
     parser.add_argument("--elastic", action="store_true")
     parser.add_argument("folders", nargs="+")
     options = parser.parse_args()
     be_the_last(options.agent)
     with contextlib.suppress(BrokenPipeError):  # the agent is gone
-        Watcher(options.folders, elastic=options.elastic).run()
+        Watcher(options.folders, options.since, elastic=options.elastic).run()
     return 0
 
 
@@ -65,10 +66,13 @@ def be_the_last(agent: int) -> None:
 
 
 class Watcher:
-    """All watched folders. One thread, one place to wait."""
+    """All watched folders. One thread, one place to wait.
 
-    def __init__(self, folders: list[str], *, elastic: bool) -> None:
-        self._born = time.time()
+    What was written after `since`, wall clock, is new: ranks may be quicker than this process.
+    """
+
+    def __init__(self, folders: list[str], since: float, *, elastic: bool) -> None:
+        self._since = since
         self._roots: dict[str, SavedFiles] = {}
         self._absent = list(folders)
         self._elastic = elastic
@@ -151,7 +155,7 @@ class Watcher:
             self._roots[folder] = files
             self._reading[folder] = files.readings()
             present = self._enter(folder)
-            files.found(present, time.monotonic(), time.time(), self._born)
+            files.found(present, time.monotonic(), time.time(), self._since)
 
     def _enter(self, folder: str) -> list[str]:
         """Watch `folder` and all below it; the files that are there."""

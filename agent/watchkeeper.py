@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -56,7 +57,8 @@ class WatchKeeper:
         self._node_rank = node_rank
         if not self._folders:
             return
-        arguments = ["--agent", str(os.getpid()), *(["--elastic"] if self._elastic else [])]
+        arguments = ["--agent", str(os.getpid()), "--since", str(time.time())]
+        arguments += ["--elastic"] if self._elastic else []
         try:
             self._process = subprocess.Popen(
                 [

@@ -171,7 +171,8 @@ class DigestPart:
     `part` is a number made of all that must be alike for digests to be comparable. `site`: what
     they are (parameters, gradients, optimizer state, buffers, variables). `how` says who declares
     `members`, global ranks as runs, to be equal (ddp, fsdp, zero, dtensor, hand: their gradients
-    are summed over them by the program) or different (sharded); learnt: nobody, there are none.
+    are summed over them by the program) or different (sharded); left: the gradients of all others
+    of the optimizer are summed over them by the program; learnt: nobody, there are none.
     """
 
     part: int

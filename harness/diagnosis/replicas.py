@@ -32,7 +32,7 @@ def unnamed(attempt: AttemptState) -> list[Suspicion]:
     return [
         known
         for known in attempt.replicas.suspicions
-        if not known.track.single and known.kind in ("split", "apart", "buffers")
+        if not known.track.single and known.kind in ("split", "apart", "left", "buffers")
     ]
 
 
@@ -120,6 +120,8 @@ def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
     if known.kind == "axis":
         return _along_axis(known)
     difference = _difference(known)
+    if known.kind == "left":
+        return _left_out(known, difference)
     if known.kind == "apart" and known.track.part.site != "optimizer state":
         return _never(known, difference)
     broken = changed_at_rest(known.track, known.before, known.at, known.group)
@@ -220,6 +222,16 @@ def _never(known: Suspicion, difference: _Difference) -> Finding:
         f" first comparison on ({_when(known)})",
         f"{_declared(known)}, and they were never equal: other seeds, or no broadcast at the start",
         SOFTWARE,
+    )  # fmt: skip
+
+
+def _left_out(known: Suspicion, difference: _Difference) -> Finding:
+    return _finding(
+        "replica_divergence", known, known.group, "likely",
+        f"{_what(known, difference)} was equal on {ranks_name(sorted(known.group))} before the"
+        f" first step, and differs on every one of them since {_when(known)}",
+        "the program sums the gradients of the other parameters of that optimizer over these ranks,"
+        " and not this one's: that it is meant to be the same on all is learnt", LEARNT_ONLY,
     )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ COLUMNS = "columns"
 do not."""
 LEARNT = ("learnt", "hand")
 """Nobody declares who has these in common."""
+LEFT = "left"
+"""Nothing keeps these alike, though all others of their optimizer are kept so."""
 
 Ref = tuple[str, int]
 """Source and number of the record that shows something."""
@@ -169,8 +171,9 @@ class Track:
 @dataclass(slots=True, kw_only=True)
 class Suspicion:
     """What a track shows beyond doubt. `kind`: split (were alike, are not), apart (should be alike,
-    never were), axis (alike within each of the program's groups only), alike (should differ),
-    buffers. `told` are the tensors' digests by rank, once they have been asked for."""
+    never were), left (were alike until the first step; theirs alone are not reduced), axis (alike
+    within each of the program's groups only), alike (should differ), buffers. `told` are the
+    tensors' digests by rank, once they have been asked for."""
 
     kind: str
     track: Track
@@ -240,7 +243,7 @@ class Replicas:
         covered: set[int] = set()
         for track in self.tracks.values():
             declared = track.part.how not in LEARNT or track.groups
-            if not declared or track.part.how == "sharded" or track.part.site == "buffers":
+            if not declared or track.part.how in ("sharded", LEFT) or track.part.site == "buffers":
                 continue
             if track.part.site == "variables" or track.last is None:
                 continue

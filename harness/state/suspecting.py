@@ -10,6 +10,7 @@ import re
 from harness.state.replicas import (
     COLUMNS,
     LEARNT,
+    LEFT,
     Look,
     Replicas,
     Suspicion,
@@ -25,10 +26,12 @@ _LEAST_SPLIT = 2
 _LEAST_LEARNT = 3
 """Looks in a row, with other values each, that make replicas of what nobody declares."""
 _LEAST_ALIKE = 4
+_BEFORE_FIRST_STEP = 2
+"""Number of the look at parameters before the first step."""
 _LEAST_GUESSED = 6
 """Looks before something is said of a variable by its shape alone."""
 _NORM = re.compile(r"(?:^|[^a-z])(?:ln|norm|rms|layer_?norm|rms_?norm|gamma)(?:[^a-z]|$)", re.I)
-_OWN = re.compile(r"expert|shard", re.I)
+_OWN = re.compile(r"expert|shard|lora|adapter", re.I)
 """Words for what each rank has a part of its own of."""
 
 
@@ -50,11 +53,13 @@ def suspect(replicas: Replicas, track: Track, look: Look) -> None:
 def _find(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
     part = track.part
     if COLUMNS in part.marks:
-        if part.how == "sharded" or _seen_in_rows(replicas, track):
+        if part.how in ("sharded", LEFT) or _seen_in_rows(replicas, track):
             return None
         return _split(track, look_all(look))
     if part.how == "sharded":
         return _became_alike(track, look)
+    if part.how == LEFT:
+        return _left_out(track, look)
     if part.site == "buffers" or "buffer" in track.marks:
         return _buffers(replicas, track, look)
     if part.how not in LEARNT:
@@ -132,6 +137,21 @@ def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
         if sure and (found := _apart(track, look, group)) is not None:
             return found
     return None
+
+
+def _left_out(track: Track, look: Look) -> Suspicion | None:
+    """Alike before the first step of all, and since that step different on every rank."""
+    split = track.split
+    if track.part.site != "parameters" or _OWN.search(track.part.name) or split is None:
+        return None
+    ranks = look_all(look)
+    if split.looks < _LEAST_APART or split.before.count != _BEFORE_FIRST_STEP:
+        return None
+    if not split.before.equal or len(look.values) < len(ranks):
+        return None
+    if not in_step(split.before, split.at, ranks):
+        return None
+    return Suspicion(kind="left", track=track, before=split.before, at=split.at, group=ranks)
 
 
 def _guessed(track: Track) -> bool:

@@ -39,6 +39,7 @@ def attempts(head: Launched) -> list[list[int]]:
     return [[node["node_rank"] for node in event["nodes"]] for event in started]
 
 
+@pytest.mark.slow
 def test_a_run_shrinks_when_a_node_dies_and_grows_when_one_joins(launch: Start) -> None:
     meet = [
         *("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),

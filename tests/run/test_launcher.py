@@ -265,6 +265,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.slow
 def test_two_nodes_meet_whoever_comes_first(launch: Start) -> None:
     meet = ["--nnodes", "2", "--master-port", str(free_port()), "--nproc-per-node", "2"]
     joiner = launch(UNTIL_TOLD, *meet, "--node-rank", "1", folder_of_run="b")

@@ -41,6 +41,7 @@ def follow(launch: Launch, ranks: int, *flags: str, same: tuple[str, ...] = ()) 
     assert not any(many.out[1:]), "only one rank speaks"
 
 
+@pytest.mark.slow
 def test_dp2_tp2_pp2_on_8_ranks(launch: Launch) -> None:
     follow(launch, 8, *TP, *PP, same=("--layers", "2", "--steps", "3"))
 

@@ -56,6 +56,7 @@ def test_8_ranks_3d(launch: Launch, tmp_path: Path, shard: str) -> None:
     kill_and_resume(launch, tmp_path, 8, *flags)
 
 
+@pytest.mark.slow
 def test_another_layout_continues_the_same_curve(launch: Launch, tmp_path: Path) -> None:
     folder = ("--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "2")
     folder += ("--checkpoint-sync",)

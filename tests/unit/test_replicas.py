@@ -120,6 +120,27 @@ def test_gradients_of_a_weight_that_had_changed_at_rest_are_its_consequence() ->
     assert ranks.said() == [("silent_data_corruption", (1,), "proven")]
 
 
+def own(count: int) -> dict[int, int]:
+    """Another value on each rank."""
+    return {rank: 1000 * rank + count // 2 for rank in range(WORLD)}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "said"),
+    [("head.weight", 2, True), ("experts.0.weight", 2, False), ("head.weight", 3, False)],
+)
+def test_a_parameter_that_was_left_out_of_the_reduction(name: str, first: int, said: bool) -> None:
+    """Alike until the first step, and each rank's own since; not where it is so by its name, or
+    where nobody has seen it alike."""
+    ranks = Ranks(part(how="left", tensors=1, name=name))
+    if first == 2:
+        ranks.alike([2])
+    for count in range(3, 9):
+        ranks.look(count, own(count))
+    found = [(f.verdict, f.ranks) for f in ranks.found()]
+    assert found == ([("replica_divergence", (0, 1, 2, 3))] if said else [])
+
+
 def test_many_other_tensors_are_the_programs_doing() -> None:
     ranks = Ranks(part())
     ranks.alike(range(2, 9))

@@ -12,6 +12,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Group:
     """`members`, global ranks, are to hold equal values; of how `sharded` it is, different ones.
+    Of how `left`: the program sums the gradients of all others of the optimizer over them.
 
     `axis` is the name of the mesh's axis, where there is a mesh.
     """

@@ -194,16 +194,20 @@ class Watched:
     ) -> dict[int, Entry]:
         wrapped = self._models.groups()
         names = self._names()
+        over = set(reduced.values())
         found: dict[int, Entry] = {}
         for at, parameter in enumerate(parameters):
             before = self._known.get(id(parameter))
             groups = layouts.declared(parameter, wrapped.get(id(parameter)))
             if self._whole is not None and not groups:
                 groups = (self._whole,)
-            by_hand = [group for group in (before.groups if before else ()) if group.how == "hand"]
+            known = before.groups if before else ()
+            by_hand = [group for group in known if group.how in ("hand", "left")]
             members = reduced.get(id(parameter))
             if members is not None and not groups:
                 by_hand = [Group("hand", "", members)]
+            elif before is None and not groups and len(over) == 1 and _varies(parameter):
+                by_hand = [Group("left", "", *over)]
             name, marks = names.get(id(parameter), (f"#{at} {list(parameter.shape)}", ()))
             # Megatron's word for what is no replica over all data-parallel ranks.
             if getattr(parameter, "allreduce", True) is False:
@@ -303,6 +307,14 @@ def _state_of(optimizer: Any, parameters: Sequence[Any]) -> list[tuple[Any, str,
             if _readable(value) and value.numel() > 1:
                 found.append((parameter, str(key), value))
     return found
+
+
+def _varies(parameter: Any) -> bool:
+    """Whether it has a gradient, and is not one and the same number all over."""
+    if parameter.grad is None or parameter.numel() < 2:
+        return False
+    values = parameter.detach().reshape(-1)
+    return bool((values != values[0]).any())
 
 
 def _readable(value: Any) -> bool:
