@@ -11,12 +11,14 @@ from harness.topology import ranks_name
 
 WATCHED = "watched files"
 """What the signature of such a finding says instead of an operation."""
+REFUSED = "refused"
+"""The kind of flaw that is found when a checkpoint is to be loaded."""
 
 _VERDICTS: Mapping[str, str] = {
     "torn": "checkpoint_corrupt",
     "damaged": "checkpoint_corrupt",
     "rewritten": "checkpoint_corrupt",
-    "refused": "checkpoint_corrupt",
+    REFUSED: "checkpoint_corrupt",
     "incomplete": "checkpoint_incomplete",
     "early": "checkpoint_incomplete",
     "mixed": "checkpoint_step_mismatch",
@@ -65,7 +67,7 @@ def _finding(
     else:
         who = f"{ranks_name(ranks)} wrote it"
     seen = "was looked at once it was at rest"
-    if flaw.kind == "refused":
+    if flaw.kind == REFUSED:
         seen = "was whole when it was saved, by its manifest, and is not any more"
     aside = "; it is set aside before the run is resumed" if flaw.aside else ""
     return Finding(

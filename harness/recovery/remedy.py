@@ -14,7 +14,7 @@ from harness.diagnosis.checkpoint_files import FATAL
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
-from harness.diagnosis.watched_files import WATCHED, to_set_aside
+from harness.diagnosis.watched_files import REFUSED, WATCHED, to_set_aside
 from harness.errors import ExitCode
 from harness.incidents import Action, Incident, Verdict
 from harness.policy import Policy
@@ -127,6 +127,10 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
             return _spike(state)
         case _, "numeric":
             return _numeric(verdict)
+        case _, "checkpoint" if _refused(verdict):
+            return _report(
+                "it was passed over; training goes on from an older one, if there is any"
+            )
         case _, "checkpoint" if Signature.parse(verdict.signature).what == WATCHED:
             return _report("training goes on; what is not whole is set aside before it resumes")
         case "checkpoint_save_failed", _ if Signature.parse(verdict.signature).what != FATAL:
@@ -155,6 +159,12 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
                 ExitCode.OUT_OF_MEMORY,
             )
     return None
+
+
+def _refused(verdict: Verdict) -> bool:
+    """Whether ranks that were to load it have done without it already."""
+    signature = Signature.parse(verdict.signature)
+    return signature.what == WATCHED and signature.detail.startswith(f"{REFUSED} ")
 
 
 def _numeric(verdict: Verdict) -> Remedy | None:

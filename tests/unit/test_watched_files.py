@@ -404,6 +404,7 @@ def test_what_was_refused_at_the_load_is_told_and_stays_where_it_is() -> None:
     (incident,) = world.state.incidents
     assert (incident.verdict.verdict, incident.action) == ("checkpoint_corrupt", "report")
     assert "is not any more" in incident.verdict.reason
+    assert "goes on from an older one" in incident.action_reason
     assert list(orders_to_set_aside(world)) == []
 
 
