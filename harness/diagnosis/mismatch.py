@@ -109,14 +109,17 @@ def _differ(scene: Scene, meeting: _Meeting) -> Finding:
 
 
 def _new(scene: Scene, meeting: _Meeting) -> list[int]:
-    """Ranks that called the operation of all with something that was never there before."""
-    if len({op for op, _, _ in map(_what, meeting.entries.values())}) > 1:
-        return []
+    """Ranks that called the operation of all with something that was never there before, or made a
+    call that nobody had made before."""
     histories = {
         rank: [*_before(scene, rank, entry), _what(entry)]
         for rank, entry in meeting.entries.items()
     }
-    return new_steps(histories)
+    new = new_steps(histories)
+    known = {what for history in histories.values() for what in history[:-1]}
+    if len({history[-1][0] for history in histories.values()}) > 1:
+        return new if not any(histories[rank][-1] in known for rank in new) else []
+    return new
 
 
 def _before(scene: Scene, rank: int, here: Collective) -> list[_What]:

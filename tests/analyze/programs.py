@@ -207,6 +207,10 @@ CASES = [
         "shape of two, new", _simple(1, 9, Do("all_reduce", world(2), (9,)), size=2),
         "shape_mismatch", (1,),
     ),
+    Case(
+        "new operation of two", _simple(1, 9, Do("all_gather", world(2), (5,)), drop=0, size=2),
+        "collective_mismatch", (1,),
+    ),
     Case("shape with twins", two_members_with_twins, "shape_mismatch", (5,)),
     Case("p2p deadlock", deadlock, "p2p_deadlock", (0, 1), "wait for each other"),
     Case("order over groups", other_order, "collective_mismatch", (1,), "which no other rank does"),

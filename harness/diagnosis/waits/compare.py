@@ -58,12 +58,16 @@ def odd_by_condition(waits: Waits, calls: Mapping[int, Call]) -> tuple[list[int]
 def odd_by_history(
     waits: Waits, group: Group, seq: int, calls: Mapping[int, Call]
 ) -> tuple[list[int], Call | None]:
-    """As `odd_ones`, where all called the same operation: of what shape or type it was wherever it
-    followed the call before."""
+    """As `odd_ones`: the usual call is the one that followed the call before it in earlier rounds;
+    of what shape or type it was, or which operation at all where nobody had made the other call."""
     tracks = {rank: waits.ranks[rank].tracks.get(group, Track()) for rank in calls}
-    odd = new_steps({rank: _until(track, seq) for rank, track in tracks.items()})
+    histories = {rank: _until(track, seq) for rank, track in tracks.items()}
+    odd = new_steps(histories)
     usual = {call for rank, call in calls.items() if rank not in odd}
-    if len({call.op for call in calls.values()}) > 1 or not odd or len(usual) != 1:
+    if not odd or len(usual) != 1:
+        return sorted(calls), None
+    known = {call for history in histories.values() for call in history[:-1]}
+    if len({call.op for call in calls.values()}) > 1 and any(calls[r] in known for r in odd):
         return sorted(calls), None
     return odd, usual.pop()
 
