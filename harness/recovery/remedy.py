@@ -356,7 +356,9 @@ def _clean_text(state: RunState, paths: Mapping[str, int]) -> str:
         word = "certified " if vouched else ""
         said.append(f"the {word}checkpoint of step {point.step} is from before it")
     elif kept:
-        said.append(f"{finished(os.path.basename(max(kept)))} is from before it")
+        saved_ns = state.attempt.replicas.saved_ns if state.attempt is not None else {}
+        newest = max(kept, key=lambda path: saved_ns[path])
+        said.append(f"{finished(os.path.basename(newest))} is from before it")
     if paths:
         names = sorted({finished(os.path.basename(path)) for path in paths})
         shown = ", ".join(names[:_MOST_NAMED])
