@@ -33,7 +33,7 @@ class BadFact(Exception):
     """The fact is none, in words for the console."""
 
 
-def event_of(worker: Worker, fact: dict[str, Any]) -> e.Event | None:
+def event_of(worker: Worker, fact: dict[str, Any], node_rank: int) -> e.Event | None:
     """The event to report; None for what the agent keeps for itself. Raises BadFact."""
     kind = fact.pop("type", "")
     if kind == "HookFailed":
@@ -45,6 +45,10 @@ def event_of(worker: Worker, fact: dict[str, Any]) -> e.Event | None:
         if kind == "Stack":
             worker.told_stack(str(fact["text"]))
             return None
+        if kind == "CheckpointRefused":
+            return msgspec.convert(
+                {**fact, "kind": "refused", "node_rank": node_rank}, e.CheckpointFlaw
+            )
         event: e.Event = msgspec.convert({**fact, "rank": worker.rank}, _FACTS[kind])
     except (KeyError, msgspec.ValidationError) as error:
         raise BadFact(f"rank {worker.rank} sent a bad fact {kind!r}: {error}") from None

@@ -424,7 +424,7 @@ class Agent:
         if self._faults.heard(worker, fact):
             return
         try:
-            event = facts.event_of(worker, fact)
+            event = facts.event_of(worker, fact, self._node_rank)
         except facts.BadFact as bad:
             self._console.notice(f"harness: {bad}")
             return

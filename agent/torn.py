@@ -2,9 +2,11 @@
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterable
 
 from harness.agent import filecheck
+from harness.checkpointnames import SUFFIXES, is_data, is_unfinished
 from harness.events import FilesSetAside
 from harness.orders import SetAside
 
@@ -28,7 +30,7 @@ def carry_out(order: SetAside, node_rank: int, say: Callable[[str], None]) -> Fi
     """Rename the files of `order`, aloud. None is deleted, none is written over."""
     moved: list[str] = []
     failed: list[str] = []
-    for path in order.paths:
+    for path in dict.fromkeys(map(by_its_name_now, order.paths)):
         target = _free_name(path + order.suffix)
         try:
             os.rename(path, target)
@@ -41,6 +43,29 @@ def carry_out(order: SetAside, node_rank: int, say: Callable[[str], None]) -> Fi
     return FilesSetAside(
         node_rank=node_rank, attempt=order.attempt, moved=tuple(moved), failed=tuple(failed)
     )
+
+
+def by_its_name_now(path: str) -> str:
+    """Where a file or folder is that was written as `path`: many scripts write under a name of the
+    moment (`step_5.pt.tmp`) and rename what is complete. `path` itself where nothing fits."""
+    folder, name = os.path.split(path)
+    if os.path.lexists(path) or not name:
+        return path
+    folder = by_its_name_now(folder)
+    if os.path.lexists(os.path.join(folder, name)):
+        return os.path.join(folder, name)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    fitting = [each for each in names if not is_unfinished(each) and _contains(name, each)]
+    return os.path.join(folder, max(fitting, key=len)) if fitting else path
+
+
+def _contains(name: str, part: str) -> bool:
+    """Whether `part` is a whole word of `name`, and as much a file of tensors as that: step_1 is
+    none of step_15.tmp, nor of step_1.pt.tmp."""
+    word = rf"(?<![0-9A-Za-z]){re.escape(part)}(?![0-9A-Za-z])"
+    tensors = any(f"{suffix}." in f"{name}." for suffix in SUFFIXES)
+    fits = is_data(part) if tensors else is_unfinished(name)
+    return fits and re.search(word, name) is not None
 
 
 def _free_name(path: str) -> str:

@@ -112,7 +112,8 @@ def matrix(
     for one in workloads:
         mine = ranks or spread(one.world_size)
         for kind in (kind for kind in chosen if plans.fitting(kind, one)):
-            targets = mine[:1] if kind.on_node else [r for r in mine if r < one.world_size]
+            able = plans.able(kind, one)
+            targets = mine[:1] if kind.on_node else [r for r in mine if r in able] or able[:1]
             found += [plans.single(kind, one, rank, seed) for rank in targets]
     return found
 
@@ -143,6 +144,8 @@ def campaign(
             if not cells[-1].right:
                 _keep_failing(cells[-1], out, tries, say)
     except KeyboardInterrupt:
+        if not cells:
+            raise
         say("interrupted: this is what was done until now")
     return cells
 

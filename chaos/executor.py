@@ -24,7 +24,7 @@ from harness.chaos.residue import Residue
 from harness.codec import CodecError, decode
 from harness.errors import HarnessError
 from harness.events import AgentJoined, ControllerStarted, Record, StoreReady, WorkerStarted
-from harness.faults import Fault
+from harness.faults import ANY, Fault
 from harness.orders import Inject
 from harness.processes import before_exec
 from harness.state import RunState, fold
@@ -225,8 +225,17 @@ def _may(planned: Planned, state: RunState) -> bool:
             return bool(state.incidents)
         case "restart":
             return len(state.attempts) > 1
+        case _ if planned.fault.rank == ANY:
+            return _at_work(state, planned.fault.node)
         case _:
             return state.run is not None
+
+
+def _at_work(state: RunState, node: int) -> bool:
+    """Whether a rank of the node has come to its first step or collective: a node is known once it
+    has joined, and its seconds count from when it is asked."""
+    ranks = [] if state.attempt is None else state.attempt.ranks.values()
+    return any(r.step or r.collectives for r in ranks if r.node_rank == max(node, 0))
 
 
 def _ask(folder: Path, fault: Fault) -> tuple[bool, str] | None:

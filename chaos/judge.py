@@ -17,6 +17,8 @@ from harness.faults import ANY, whom
 from harness.incidents import Incident
 from harness.state import RunState
 
+_CLOCKS_NS = 500_000_000
+"""By which clocks of nodes may differ: what was said before the harm is not said of it."""
 _ENDS = 2
 """Of a connection: where it was cut, either may be named."""
 
@@ -31,11 +33,25 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One fault that was done, and what was said of it; `nothing` where no incident fits."""
+
+    kind: str
+    target: str
+    said: str
+    ranks: tuple[int, ...]
+    action: str
+    mttd: float | None
+    """Seconds from the harm to the verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgment:
     """All questions to one run, and what tables show of it."""
 
     plan: str
     checks: tuple[Check, ...]
+    rows: tuple[Row, ...]
     expected: str
     """Of the first fault: the class that must be said, or `nothing`."""
     said: str
@@ -78,12 +94,11 @@ def judge(done: Executed, calm: Path | None) -> Judgment:
     return Judgment(
         plan=str(done.plan),
         checks=tuple(checks),
+        rows=tuple(_row(*told) for told in story),
         expected=_expected(done),
         said="nothing" if shown is None else shown.verdict.verdict,
         ranks=() if shown is None else tuple(shown.verdict.first_failing),
-        mttd=None
-        if first is None or incident is None
-        else (incident.detected_ns - first[0].injected_ns) / 1e9,
+        mttd=None if first is None else _row(*first).mttd,
         lost_steps=None if incident is None else incident.lost_steps,
         seconds=done.seconds,
         folder=str(done.folder),
@@ -91,6 +106,22 @@ def judge(done: Executed, calm: Path | None) -> Judgment:
 
 
 Story = list[tuple[FaultInjected, Kind, Incident | None]]
+
+
+def _row(fault: FaultInjected, kind: Kind, incident: Incident | None) -> Row:
+    if incident is None:
+        return Row(
+            kind=kind.name, target=whom(fault.fault), said="nothing", ranks=(), action="none",
+            mttd=None,
+        )  # fmt: skip
+    return Row(
+        kind=kind.name,
+        target=whom(fault.fault),
+        said=incident.verdict.verdict,
+        ranks=tuple(incident.verdict.first_failing),
+        action=incident.action,
+        mttd=(incident.detected_ns - fault.injected_ns) / 1e9,
+    )
 
 
 def _expected(done: Executed) -> str:
@@ -119,8 +150,7 @@ def _told_of(fault: FaultInjected, kind: Kind, state: RunState) -> Incident | No
     fits = [i for i in state.incidents if i.verdict.verdict in kind.verdicts]
     if kind.blame == "target" and kind.area != "checkpoint":
         fits = [i for i in fits if wanted & set(i.verdict.first_failing)]
-    later = [i for i in fits if i.detected_ns >= fault.injected_ns]
-    return next(iter(later or fits), None)
+    return next((i for i in fits if i.detected_ns >= fault.injected_ns - _CLOCKS_NS), None)
 
 
 def _done(done: Executed) -> Check:

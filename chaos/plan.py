@@ -268,6 +268,14 @@ def fitting(kind: kinds.Kind, one: Workload) -> bool:
     return not kind.needs or kind.needs in one.has
 
 
+def able(kind: kinds.Kind, one: Workload) -> Sequence[int]:
+    """The ranks that the kind can be done to: what strikes as a checkpoint is written, to those
+    that write it."""
+    everybody = range(one.world_size)
+    saves = kind.place == "worker" and kind.needs == "checkpoints"
+    return [r for r in one.savers if r in everybody] or everybody if saves else everybody
+
+
 def single(kind: kinds.Kind, one: Workload, rank: int, seed: int) -> Plan:
     """One fault of `kind` in the middle of a run that is long enough to tell it."""
     draw = random.Random(f"{kind.name} {one.name} {rank} {seed}")
@@ -296,14 +304,15 @@ def drawn(one: Workload, count: int, seed: int, among: Sequence[kinds.Kind] = ()
     faults = []
     for number in range(count):
         kind = draw.choice(fits)
-        alone = single(kind, one, draw.randrange(one.world_size), draw.randrange(2**31))
+        alone = single(kind, one, draw.choice(able(kind, one)), draw.randrange(2**31))
         planned = alone.faults[0]
         step = planned.fault.step
         later = None if step is None else step + number * one.every
         faults.append(
             dataclasses.replace(planned, fault=dataclasses.replace(planned.fault, step=later))
         )
-    last = max((planned.fault.step or 0 for planned in faults), default=0)
+    # Steps count from the start of a rank's process: each fault may be in an attempt of its own.
+    last = sum(planned.fault.step or 0 for planned in faults)
     longest = max((kinds.find(p.fault.kind).steps for p in faults), default=0)
     steps = max(one.steps, last + max(longest, 2 * one.every))
     return Plan(

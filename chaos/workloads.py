@@ -39,6 +39,8 @@ class Workload:
     """It takes; 0: as many as it says itself."""
     every: int = 5
     """Steps between its checkpoints."""
+    savers: tuple[int, ...] = ()
+    """Ranks that write its checkpoints; empty: all."""
     has: frozenset[str] = frozenset()
     """What kinds of fault may need: loader, checkpoints, digests, replicas, mesh."""
 
@@ -76,6 +78,7 @@ BUILT_IN: dict[str, Workload] = {
             nproc=3,
             final="files",
             steps=30,
+            savers=(0,),
             has=frozenset({"checkpoints", "loader", "replicas"}),
         ),
         _trainer("dp2", "--dp 2", 2, "replicas"),

@@ -69,6 +69,11 @@ def look(root: Path, step: int) -> Found:
     return Found(step=step, path=path, manifest=None if reason else manifest, reason=reason)
 
 
+def is_finished(found: Found) -> bool:
+    """Whether its save came to its end: a folder without a manifest was never a checkpoint."""
+    return (found.path / MANIFEST).exists()
+
+
 def look_at_all(root: Path) -> list[Found]:
     """Every checkpoint, newest first."""
     return [look(root, step) for step in steps_present(root)]

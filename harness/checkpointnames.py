@@ -38,6 +38,7 @@ _UNFINISHED = re.compile(
     + re.escape(ASIDE_SUFFIX),
     re.IGNORECASE,
 )
+_MOMENT = re.compile(r"[-_.](?:te?mp|temporary|part(?:ial)?|incomplete|unfinished)$", re.IGNORECASE)
 _POINTER = re.compile(r"^(?:latest|last)(?:[-_.]?(?:checkpoint\w*|ckpt|step|iter\w*))?(?:\.\w+)?$")
 
 
@@ -49,6 +50,11 @@ def is_data(name: str) -> bool:
 def is_unfinished(name: str) -> bool:
     """Whether the name of a file or folder says that it does not count (yet)."""
     return bool(_UNFINISHED.search(name))
+
+
+def finished(name: str) -> str:
+    """What a file is called once it counts: step_5.pt of step_5.pt.tmp."""
+    return _MOMENT.sub("", name)
 
 
 def is_pointer(name: str) -> bool:

@@ -96,7 +96,8 @@ class CheckpointFlaw:
 
     `kind`: torn (ends too soon), damaged, rewritten (other bytes than when it was finished),
     incomplete (a part of a set is missing), mixed (parts of different steps), early (a pointer that
-    was moved before what it points at was whole), or mended: nothing is wrong with `path` any more.
+    was moved before what it points at was whole), refused (a rank that was to load it found other
+    bytes than were saved), or mended: nothing is wrong with `path` any more.
     """
 
     node_rank: int

@@ -9,22 +9,27 @@ from harness.chaos.kinds import Kind, Parameter
 
 
 def do(inside: Inside) -> None:
-    synced = os.fsync
+    import torch
 
-    def fsync(descriptor: Any) -> None:
-        if inside.due():
-            inside.strike()
-        if inside.struck:
-            time.sleep(inside.values["late"])
-        synced(descriptor)
+    def late(original: Any) -> Any:
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            if inside.due():
+                inside.strike()
+            if inside.struck:
+                time.sleep(inside.values["late"])
+            return original(*args, **kwargs)
 
-    inside.replace(os, "fsync", lambda original: fsync)
+        return slow
+
+    # Many scripts never sync: their torch.save is what waits for the disk.
+    inside.replace(os, "fsync", late)
+    inside.replace(torch, "save", late)
 
 
 KIND = Kind(
     name="disk_slow",
     area="resource",
-    summary="let every sync to the disk take long: nothing may be said",
+    summary="let every sync and torch.save take long: nothing may be said",
     place="worker",
     do=do,
     parameters=(Parameter("late", 0.5, "seconds, each time"),),

@@ -1,4 +1,4 @@
-"""The limit on open files is where the rank stands, and it opens one more."""
+"""The limit on open files is where the rank stands, and it opens one too many."""
 
 import os
 import resource
@@ -12,7 +12,8 @@ def do(inside: Inside) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
         try:
-            os.open(os.devnull, os.O_RDONLY)
+            while True:  # numbers that were given back below the limit are taken first
+                os.open(os.devnull, os.O_RDONLY)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -22,7 +23,7 @@ def do(inside: Inside) -> None:
 KIND = Kind(
     name="files_exhausted",
     area="resource",
-    summary="limit the number of open files and open one more",
+    summary="limit the number of open files and open one too many",
     place="worker",
     do=do,
     verdicts=("exception", "resource_leak_fd"),

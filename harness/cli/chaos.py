@@ -10,6 +10,7 @@ import click
 
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import UsageError
+from harness.topology import ranks_name
 
 
 @click.group("chaos", invoke_without_command=True, context_settings=SETTINGS)
@@ -152,6 +153,10 @@ def _tell(judgment: Any) -> None:
     marks = {True: "right", False: "WRONG", None: "-"}
     for check in judgment.checks:
         click.echo(f"  {marks[check.ok]:<6} {check.name:<11} {check.says}")
+    for row in judgment.rows:
+        ranks = f" of {ranks_name(row.ranks)}" if row.ranks else ""
+        late = "" if row.mttd is None else f", {row.mttd:.2f} s after"
+        click.echo(f"  {row.kind} of {row.target}: {row.said}{ranks}, {row.action}{late}")
     mttd = "-" if judgment.mttd is None else f"{judgment.mttd:.2f} s"
     click.echo(f"  told {mttd} after the harm; {judgment.seconds:.0f} s in all; {judgment.folder}")
 

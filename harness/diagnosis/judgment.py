@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from harness.diagnosis import (
     checkpoint_files,
+    cries,
     doubts,
     exception,
     exited_early,
@@ -176,12 +177,16 @@ def _only_cries(scene: Scene) -> Finding:
     failed = [ending for ending in scene.endings.values() if ending.failed]
     first = min(failed, key=lambda ending: ending.at_ns)
     ranks = tuple(sorted(e.rank for e in failed if e.at_ns - first.at_ns <= _SAME_INSTANT_NS))
+    shows = f"{ranks_name(ranks)} lost one first, and nothing shows which end broke it"
+    end = cries.common_end({e.rank: e for e in failed}, scene.attempt.world_size)
+    if end is not None and end[0] in scene.endings:
+        ranks = end[:1]
+        shows = f"every other rank lost the one with {end[1]}, only {ranks_name(ranks)} can be"
     return Finding(
         verdict="exception",
         ranks=ranks,
         cause=first.says,
-        reason=f"only broken connections are reported; {ranks_name(ranks)} lost one first, and"
-        " nothing shows which end broke it",
+        reason=f"only broken connections are reported; {shows}",
         confidence="possible",
         onset_ns=first.at_ns,
         evidence=tuple(ref for rank in ranks[:8] for ref in scene.endings[rank].evidence),

@@ -11,11 +11,14 @@ from harness.topology import ranks_name
 
 WATCHED = "watched files"
 """What the signature of such a finding says instead of an operation."""
+REFUSED = "refused"
+"""The kind of flaw that is found when a checkpoint is to be loaded."""
 
 _VERDICTS: Mapping[str, str] = {
     "torn": "checkpoint_corrupt",
     "damaged": "checkpoint_corrupt",
     "rewritten": "checkpoint_corrupt",
+    REFUSED: "checkpoint_corrupt",
     "incomplete": "checkpoint_incomplete",
     "early": "checkpoint_incomplete",
     "mixed": "checkpoint_step_mismatch",
@@ -63,12 +66,15 @@ def _finding(
         who = f"{ranks_name(ranks)} wrote that part at other steps"
     else:
         who = f"{ranks_name(ranks)} wrote it"
+    seen = "was looked at once it was at rest"
+    if flaw.kind == REFUSED:
+        seen = "was whole when it was saved, by its manifest, and is not any more"
     aside = "; it is set aside before the run is resumed" if flaw.aside else ""
     return Finding(
         verdict=verdict,
         ranks=ranks,
         cause=flaw.why,
-        reason=f"{flaw.path} was looked at once it was at rest; {who}{aside}",
+        reason=f"{flaw.path} {seen}; {who}{aside}",
         confidence="likely" if flaw.kind == "mixed" else "proven",
         onset_ns=stamp.wall_ns,
         evidence=(EvidenceRef(source=stamp.source, seq=stamp.seq, shows=f"a look at {flaw.path}"),),

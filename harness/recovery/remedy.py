@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness import events as e
-from harness.checkpointnames import ASIDE_SUFFIX
+from harness.checkpointnames import ASIDE_SUFFIX, finished
 from harness.diagnosis import replicas
 from harness.diagnosis.checkpoint_files import FATAL
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
-from harness.diagnosis.watched_files import WATCHED, to_set_aside
+from harness.diagnosis.watched_files import REFUSED, WATCHED, to_set_aside
 from harness.errors import ExitCode
 from harness.incidents import Action, Incident, Verdict
 from harness.policy import Policy
@@ -127,6 +127,10 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
             return _spike(state)
         case _, "numeric":
             return _numeric(verdict)
+        case _, "checkpoint" if _refused(verdict):
+            return _report(
+                "it was passed over; training goes on from an older one, if there is any"
+            )
         case _, "checkpoint" if Signature.parse(verdict.signature).what == WATCHED:
             return _report("training goes on; what is not whole is set aside before it resumes")
         case "checkpoint_save_failed", _ if Signature.parse(verdict.signature).what != FATAL:
@@ -155,6 +159,12 @@ def _by_kind(state: RunState, verdict: Verdict) -> Remedy | None:
                 ExitCode.OUT_OF_MEMORY,
             )
     return None
+
+
+def _refused(verdict: Verdict) -> bool:
+    """Whether ranks that were to load it have done without it already."""
+    signature = Signature.parse(verdict.signature)
+    return signature.what == WATCHED and signature.detail.startswith(f"{REFUSED} ")
 
 
 def _numeric(verdict: Verdict) -> Remedy | None:
@@ -346,9 +356,11 @@ def _clean_text(state: RunState, paths: Mapping[str, int]) -> str:
         word = "certified " if vouched else ""
         said.append(f"the {word}checkpoint of step {point.step} is from before it")
     elif kept:
-        said.append(f"{os.path.basename(max(kept))} is from before it")
+        saved_ns = state.attempt.replicas.saved_ns if state.attempt is not None else {}
+        newest = max(kept, key=lambda path: saved_ns[path])
+        said.append(f"{finished(os.path.basename(newest))} is from before it")
     if paths:
-        names = sorted({os.path.basename(path) for path in paths})
+        names = sorted({finished(os.path.basename(path)) for path in paths})
         shown = ", ".join(names[:_MOST_NAMED])
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         said.append(f"saved since then and given the suffix {ASIDE_SUFFIX}: {shown}{more}")

@@ -95,6 +95,20 @@ def checkpoint_loaded(
         )
 
 
+def checkpoint_refused(step: int, path: str | os.PathLike[str], why: str) -> None:
+    """Say that the checkpoint of `step` is no longer what was saved there, in words: an older one
+    is looked for."""
+    guest = current()
+    if guest is not None:
+        name = os.path.basename(os.fspath(path))
+        guest.link.say(
+            "CheckpointRefused",
+            step=int(step),
+            path=os.fspath(path),
+            why=f"{name} was passed over when it was to be loaded: {why}",
+        )
+
+
 def checkpoint_failed(step: int, path: str | os.PathLike[str], why: str) -> None:
     """Say that nothing was saved at `step`, in words; training goes on without it."""
     guest = current()

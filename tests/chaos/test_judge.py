@@ -105,6 +105,18 @@ def test_each_mistake_is_found(
     assert wrong(tmp_path, finished(tmp_path, kind, *said)) == mistakes
 
 
+def test_each_fault_has_a_row_of_its_own(tmp_path: Path) -> None:
+    done = finished(tmp_path, "kill", incident("killed_by_signal", (1,)))
+    pause = Fault(kind="pause", rank=0)
+    done.state.faults.append(FaultInjected(fault=pause, pid=8, injected_ns=11 * SECOND))
+    kill, nothing = judged(tmp_path, done).rows
+    assert (kill.kind, kill.target, kill.said, kill.ranks, kill.action, kill.mttd) == (
+        "kill", "rank 1", "killed_by_signal", (1,), "restart", 2.0,
+    )  # fmt: skip
+    assert (nothing.kind, nothing.said, nothing.ranks) == ("pause", "nothing", ())
+    assert nothing.mttd is None
+
+
 def test_what_is_not_whole_is_found(tmp_path: Path) -> None:
     good = finished(tmp_path, "kill", incident("killed_by_signal", (1,)))
     left = dataclasses.replace(good, residue=Residue(orphans=("99 sleep",), ports=(4711,)))
@@ -128,3 +140,9 @@ def test_tables_hold_every_run(tmp_path: Path) -> None:
     xml = junit([bad, broken])
     assert 'tests="2" failures="2"' in xml
     assert "&quot;broken&quot;" in xml or "'a \"broken\" run'" in xml
+
+
+def test_what_was_said_before_the_harm_is_not_said_of_it(tmp_path: Path) -> None:
+    early = incident("killed_by_signal", (1,))
+    early = dataclasses.replace(early, detected_ns=9 * SECOND)
+    assert "class" in wrong(tmp_path, finished(tmp_path, "kill", early))

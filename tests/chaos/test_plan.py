@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.chaos import combined, kinds, plan, shrink
+from harness.chaos import campaign, combined, kinds, plan, shrink
 from harness.chaos.plan import Guard, Plan, Planned
 from harness.chaos.workloads import workload
 from harness.errors import UsageError
@@ -96,6 +96,23 @@ def test_single_plans_fit_and_are_long_enough() -> None:
             plan.check(found)
             step = found.faults[0].fault.step or 0
             assert step + max(kind.steps, one.every) <= found.workload.steps
+
+
+def test_what_strikes_in_a_save_is_done_to_a_rank_that_saves() -> None:
+    one = workload("ddp")
+    found = campaign.matrix([kinds.find("disk_full"), kinds.find("kill")], [one], (1, 2), 0)
+    assert [(p.faults[0].fault.kind, p.faults[0].fault.rank) for p in found] == [
+        ("disk_full", 0),
+        ("kill", 1),
+        ("kill", 2),
+    ]
+
+
+def test_drawn_plans_leave_each_attempt_its_steps() -> None:
+    for seed in range(20):
+        found = plan.drawn(workload("ddp"), 3, seed)
+        steps = [planned.fault.step or 0 for planned in found.faults]
+        assert sum(steps) + 2 * found.workload.every <= found.workload.steps
 
 
 def test_combined_plans_pass_their_guard() -> None:

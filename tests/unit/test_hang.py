@@ -9,7 +9,7 @@ import pytest
 from harness import events as e
 from harness import orders as o
 from harness import recovery
-from harness.collectives import GroupCreation
+from harness.collectives import GroupCreation, PointToPoint
 from harness.incidents import Incident, Where
 from harness.policy import Policy
 from harness.sightings import (
@@ -140,6 +140,26 @@ def test_a_disagreement_needs_no_patience() -> None:
         (2,),
     )
     assert (incident.action, incident.exit_code) == ("stop", 80)
+    assert seconds_still(world) < 2
+
+
+def receiving(peer: int) -> dict[str, Any]:
+    """A rank that waits, for the first time, for a message where the others call a collective."""
+    message = PointToPoint(
+        direction="recv", peer=peer, pg="0", pg_desc="default_pg", tag=0, number=1, sizes=(3,),
+        dtype="float32", state="waiting", begun_ns=9, ended_ns=0,
+    )  # fmt: skip
+    in_recv = (replace(IN_ALL_REDUCE[0], function="recv"), *IN_ALL_REDUCE[1:])
+    return away(function="load") | {"p2p": (message,), "frames": in_recv}
+
+
+def test_ranks_that_wait_for_each_other_in_different_ways_need_no_patience() -> None:
+    world = stalled(waiting(), receiving(2), waiting())
+    incident = verdict_within(world, 90)
+    assert incident is not None
+    assert incident.verdict.verdict == "collective_mismatch"
+    assert incident.verdict.first_failing == (1, 2)
+    assert (incident.verdict.confidence, incident.action) == ("likely", "stop")
     assert seconds_still(world) < 2
 
 
@@ -302,6 +322,19 @@ def test_places_that_take_their_time_get_it(name: str) -> None:
                     waiting(), seen, steps=steps)  # fmt: skip
     assert verdict_within(world, seconds - 1) is None
     assert verdict_within(world, 3) is not None
+
+
+def test_what_torch_wraps_around_every_step_is_no_work() -> None:
+    around = Frame(
+        file="/v/site-packages/torch/optim/optimizer.py",
+        line=520,
+        function="Optimizer.profile_hook_step.<locals>.wrapper",
+    )
+    main = Frame(file="/home/u/train.py", line=71, function="main")
+    seen = away(frames=(Frame(file=USER.file, line=30, function="mix"), around, main))
+    world = stalled(waiting(), waiting(), seen)
+    assert verdict_within(world, 10) is not None
+    assert seconds_still(world) < POLICY.stuck_patience + 0.7
 
 
 ALIVE = {

@@ -397,6 +397,17 @@ def orders_to_set_aside(world: World) -> Iterator[tuple[str, ...]]:
         yield from (order.paths for order in of if isinstance(order, o.SetAside))
 
 
+def test_what_was_refused_at_the_load_is_told_and_stays_where_it_is() -> None:
+    world = World(nproc=2).start()
+    world.step(3)
+    flaw(world, "refused", "step-000010")
+    (incident,) = world.state.incidents
+    assert (incident.verdict.verdict, incident.action) == ("checkpoint_corrupt", "report")
+    assert "is not any more" in incident.verdict.reason
+    assert "goes on from an older one" in incident.action_reason
+    assert list(orders_to_set_aside(world)) == []
+
+
 def test_each_flaw_is_told_once_and_changes_nothing() -> None:
     world = World(nproc=2).start()
     world.step(3)

@@ -22,6 +22,8 @@ _WORK_FILES = re.compile(
     r"|s3fs|gcsfs|boto3|botocore|aiohttp|requests|urllib3|wandb|tensorboard|matplotlib|triton"
     r"|sklearn|scipy|google/cloud|torchvision|torchaudio)"
 )
+_WRAPPERS = re.compile(r"torch/(?:optim/|utils/checkpoint\.py)")
+"""Their names say what they are wrapped around: `Optimizer.profile_hook_step` is in every step."""
 _WORK_NAMES = re.compile(
     r"sav(?:e|ing)|check_?point|ckpt|eval|valid|(?:^|_)(?:val|test|infer|predict|generate|gc|log"
     r"|load|plot|dump|init|setup|build|copy|read|write|pause|freeze|warm)(?:_|$|ing)|export"
@@ -54,7 +56,8 @@ def shows_work(frames: Sequence[Frame], at: Where | None) -> bool:
         return False
     for frame in frames:
         inside = inside and frame.file != at.file
-        if _WORK_NAMES.search(frame.function) or (inside and _WORK_FILES.search(frame.file)):
+        named = _WORK_NAMES.search(frame.function) and not _WRAPPERS.search(frame.file)
+        if named or (inside and _WORK_FILES.search(frame.file)):
             return True
     return False
 

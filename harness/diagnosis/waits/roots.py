@@ -243,10 +243,25 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
             onset_ns=op.onset_ns, op=op, where=where_of(graph.waits, odd),
         )  # fmt: skip
     return Root(
-        verdict="collective_mismatch", ranks=tuple(ranks), confidence="possible",
+        verdict="collective_mismatch", ranks=tuple(ranks),
+        confidence="likely" if all(_known(graph, op) for op in ops) else "possible",
         cause=f"{around}; their order of calls differs, or one of them skipped one",
         onset_ns=op.onset_ns, op=op, tied=True,
     )  # fmt: skip
+
+
+def _known(graph: WaitGraph, op: Op) -> bool:
+    """Whether whom `op` lacks is on record: a rank of which nothing is, on that group, may have
+    called it long ago."""
+    if op.p2p or op.weak:
+        return not op.weak
+    waits = [graph.waits.ranks[rank] for rank in op.missing]
+    return all(wait.whole or _has_used(wait, op) for wait in waits)
+
+
+def _has_used(wait: RankWait, op: Op) -> bool:
+    names = {(group.name, group.desc) for group in wait.tracks}
+    return (op.group.name, op.group.desc) in names
 
 
 def _unmade(graph: WaitGraph, making: list[Op], ops: list[Op]) -> Root:

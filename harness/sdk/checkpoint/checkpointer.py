@@ -27,6 +27,7 @@ from harness.sdk.checkpoint.writing import Order, SaveFailed, in_words, write
 from harness.sdk.progress import (
     checkpoint_failed,
     checkpoint_loaded,
+    checkpoint_refused,
     checkpoint_saved,
     phase,
     should_stop,
@@ -180,6 +181,8 @@ class Checkpointer:
                 return int(step)
             if ranks.rank == 0:
                 _say(f"checkpoint {found.path} passed over: {reason}")
+                if checkpointdir.is_finished(found):
+                    checkpoint_refused(step, found.path, reason)
         if touched:
             raise UsageError(f"{self.root}: a checkpoint was loaded in part, and no older is good")
         if steps and ranks.rank == 0:
