@@ -106,7 +106,9 @@ class Node:
             if isinstance(event, kind) and check(event):
                 return event
 
-    def launch(self, source: str = "", ranks: int = 2) -> list[events.Event]:
+    def launch(
+        self, source: str = "", ranks: int = 2, store_is_up: Callable[[], object] = lambda: None
+    ) -> list[events.Event]:
         """Start the next attempt with `source` as script; its events begin with what it returns."""
         if source:
             self.script.write_text(textwrap.dedent(source))
@@ -114,6 +116,7 @@ class Node:
         del self.records[:]
         self.order(orders.HostStore(attempt=self.attempt, address="127.0.0.1", port=0))
         store = self.until(events.StoreReady)
+        store_is_up()
         self.order(
             orders.StartWorkers(
                 attempt=self.attempt,

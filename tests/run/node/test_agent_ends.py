@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness import events, orders
+from harness.processes import descendants
 
 SLEEPY = """
     import time
@@ -34,25 +35,12 @@ def leads(pid: int) -> bool:
         return False
 
 
-def family(pid: int) -> list[int]:
-    """Pids below `pid`."""
-    found: list[int] = []
-    front = [pid]
-    while front:
-        here = front.pop()
-        for task in Path(f"/proc/{here}/task").iterdir():
-            children = [int(word) for word in (task / "children").read_text().split()]
-            found += children
-            front += children
-    return found
-
-
 @pytest.mark.slow
 def test_dead_zygote_harms_nobody_and_is_replaced(node: Any) -> None:
     node.launch(SLEEPY)
     zygote = next(
         pid
-        for pid in family(node.process.pid)
+        for pid in descendants(node.process.pid)
         if b"worker.zygote" in _cmdline(pid) and os.getsid(pid) == pid and pid not in _ranks(node)
     )
     os.kill(zygote, signal.SIGKILL)
@@ -67,11 +55,14 @@ def test_dead_zygote_harms_nobody_and_is_replaced(node: Any) -> None:
 
 
 def test_the_next_attempt_comes_from_what_was_forked_ahead(node: Any) -> None:
-    node.launch(SLEEPY)
-    others = set(family(node.process.pid))
+    others: set[int] = set()
+    started = node.launch(
+        SLEEPY, store_is_up=lambda: others.update(descendants(node.process.pid))
+    )  # those that wait may be there before the ranks are told of
+    others |= {event.pid for event in started}
 
     def waiting() -> list[int]:
-        new = set(family(node.process.pid)) - others
+        new = descendants(node.process.pid) - others
         return sorted(pid for pid in new if alive(pid) and leads(pid))
 
     node.wait_until(lambda: len(waiting()) == 3)  # for two ranks and the store
@@ -93,7 +84,7 @@ def test_killed_agent_takes_its_ranks_along(new_node: Callable[..., Any]) -> Non
     started = node.launch(SLEEPY)
     assert {event.launched_by for event in started} == {"fresh"}
     node.wait_until(lambda: node.log(0) == node.log(1) == "up\n")
-    pids = [node.process.pid, *family(node.process.pid)]
+    pids = [node.process.pid, *descendants(node.process.pid)]
     node.process.kill()
     node.process.wait()
     node.wait_until(lambda: not any(alive(pid) for pid in pids))
@@ -115,7 +106,7 @@ def test_launcher_gone_means_all_gone(new_node: Callable[..., Any]) -> None:
     assert node.until(events.ZygoteUnused).why.startswith("--no-python")
     node.launch()
     node.wait_until(lambda: node.log(0) == "up 0\n" and node.log(1) == "up 1\n")
-    pids = family(node.process.pid)
+    pids = descendants(node.process.pid)
     node.process.kill()  # the launcher; the agent is its child
     node.process.wait()
     node.wait_until(lambda: not any(alive(pid) for pid in pids))
@@ -125,7 +116,7 @@ def test_launcher_gone_means_all_gone(new_node: Callable[..., Any]) -> None:
 def test_lost_controller_stops_the_node(new_node: Callable[..., Any]) -> None:
     node = new_node(mode="command", script="sleep", script_args=("1000",))
     node.launch()
-    pids = family(node.process.pid)
+    pids = descendants(node.process.pid)
     node.hang_up()
     assert node.process.wait(30) == 82
     assert not any(alive(pid) for pid in pids)
