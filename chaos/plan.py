@@ -70,7 +70,10 @@ def check(plan: Plan) -> None:
     for number, planned in enumerate(plan.faults, 1):
         fault = planned.fault
         given = dataclasses.replace(fault, rank=0) if planned.at else fault
-        kind = kinds.check(given)
+        try:
+            kind = kinds.check(given)
+        except UsageError as error:
+            raise UsageError(f"fault {number}: {error.message}", help=error.help) from None
         if kind.on_node:
             nodes.add(max(fault.node, 0))
         else:
@@ -119,9 +122,9 @@ def read(path: Path) -> Plan:
         raise UsageError(f"{path}: not TOML: {error}") from None
     try:
         plan = from_dict(raw, name=path.stem)
+        check(plan)
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", help=error.help) from None
-    check(plan)
     return plan
 
 
