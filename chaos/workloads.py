@@ -7,7 +7,7 @@ are compared bit for bit: by files that each rank wrote, or by the newest checkp
 import filecmp
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -96,11 +96,6 @@ def workload(name: str) -> Workload:
     if name not in BUILT_IN:
         raise UsageError(f"no workload is called {name!r}", help=f"there are {', '.join(BUILT_IN)}")
     return BUILT_IN[name]
-
-
-def lasting(one: Workload, steps: int) -> Workload:
-    """`one` with so many steps."""
-    return replace(one, steps=steps)
 
 
 def same_final(one: Workload, calm: Path, harmed: Path) -> tuple[bool | None, str]:
