@@ -58,13 +58,11 @@ class HarnessApp(Moving):
         self.exit(return_code=0)
 
     def action_help(self) -> None:
-        replay = isinstance(self.feed, ReplayFeed)
-
         def content() -> list[Line]:
             return help_lines(
                 self.options.keys,
                 deeds=self.may_change,
-                replay=replay,
+                replay=self.replayed,
                 ascii_only=self.options.ascii_only,
             )
 
@@ -108,7 +106,7 @@ class HarnessApp(Moving):
             rank = word.removeprefix("rank").removeprefix("r").strip()
             if rank.isdecimal():
                 return [(f"rank {rank}", ((f" go to rank {rank}", "text"),))]
-            found = offered(deeds=self.may_change, replay=isinstance(self.feed, ReplayFeed))
+            found = offered(deeds=self.may_change, replay=self.replayed)
             return [
                 (action.name, self._choice(action.name))
                 for action in found
@@ -234,7 +232,7 @@ class HarnessApp(Moving):
     # --- asking the run ------------------------------------------------------------------------
 
     def action_take_stacks(self) -> None:
-        if self.do is None or self.feed.label == "ENDED" or isinstance(self.feed, ReplayFeed):
+        if self.do is None or self.feed.label == "ENDED" or self.replayed:
             self.say("stacks can only be taken of a run that goes on")
             return
         if self.page != "stacks":
@@ -330,7 +328,7 @@ class HarnessApp(Moving):
         )
 
     def _may_act(self) -> bool:
-        if isinstance(self.feed, ReplayFeed):
+        if self.replayed:
             self.say("this is a replay: what happened cannot be changed")
         elif not self.may_change:
             self.say("this view is read-only")

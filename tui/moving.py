@@ -120,7 +120,7 @@ class Moving(Shell):
 
     def keep_cursor_in_sight(self) -> None:
         grid = self.grid
-        if grid is None or self.cursor >= len(self.shown_view.cells):
+        if grid is None or self.page != "mesh" or self.cursor >= len(self.shown_view.cells):
             return
         row, column = grid.place(self.cursor)
         if grid.cards:

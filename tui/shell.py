@@ -22,12 +22,14 @@ from harness.tui.actions import ACTIONS, keys_text
 from harness.tui.dialogs import TextScreen
 from harness.tui.feed import Feed
 from harness.tui.grid import Grid, Layout, Zoom, make_grid
+from harness.tui.history import thinned
 from harness.tui.lines import LinesView
 from harness.tui.logwatch import LogWatch
 from harness.tui.meshpaint import Mesh
 from harness.tui.pages import chaos, collectives, groupedstacks, incidents, metrics
 from harness.tui.pages.listing import FaultKind, Listing, Scene
 from harness.tui.paint import Line
+from harness.tui.replay import ReplayFeed
 from harness.tui.theme import BACKGROUND, Ink
 from harness.tui.view import View, build
 from harness.tui.where import Where
@@ -186,6 +188,12 @@ class Shell(App[None]):
             self._timer.stop()
         self._timer = self.screen_stack[0].set_interval(1 / rate, self.tick)
 
+    def _handle_exception(self, error: Exception) -> None:
+        """A bug leaves as any other error of the command does, once the terminal is given back:
+        Textual itself would print pages of it and has no public way to be told otherwise."""
+        self.bug = self.bug or error
+        self.exit(return_code=ExitCode.INTERNAL)
+
     def _leave_by_signal(self, number: int) -> None:
         self.exit(return_code=128 + number)
 
@@ -213,9 +221,8 @@ class Shell(App[None]):
             return  # a timer may still fire while the app is being taken down
         try:
             self._draw()
-        except Exception as error:  # the border of the app: the terminal is given back first
-            self.bug = error
-            self.exit(return_code=ExitCode.INTERNAL)
+        except Exception as error:  # timers of a screen do not reach the hook below
+            self._handle_exception(error)
 
     def _draw(self) -> None:
         before = self.shown_view
@@ -246,6 +253,11 @@ class Shell(App[None]):
         return self.screen_stack[0].query_one(f"#{name}", LinesView)
 
     @property
+    def replayed(self) -> bool:
+        """Whether a run is shown once more: its logs hold no times and are not of the moment."""
+        return isinstance(self.feed, ReplayFeed)
+
+    @property
     def page_area(self) -> LinesView:
         """What scrolls on the present screen, other than the mesh."""
         return self.area("log_page" if self.page == "logs" else "list_page")
@@ -258,8 +270,11 @@ class Shell(App[None]):
         self.area("banner").show_lines([*paint.banner_lines(view, width, ascii_only)])
         self.area("footer").show_lines([self.footer(width)])
         self.area("status").show_lines([self._status(view, width)])
+        wide = width >= WIDE
+        # Also for the screens that do not show it: keys move over it from there.
+        grid = self._make_grid(view, width - SIDE_WIDTH if wide else width, height - 5)
         if self.page == "mesh":
-            self._show_mesh(view, width, height - 5)
+            self._show_mesh(view, grid, width, height - 5)
         elif self.page == "logs":
             self._show_log(self.area("log_page"), width)
         else:
@@ -303,10 +318,8 @@ class Shell(App[None]):
             if not self.where.cell(cell, places.get(cell.rank, none))
         )
 
-    def _show_mesh(self, view: View, width: int, height: int) -> None:
+    def _show_mesh(self, view: View, grid: Grid, width: int, height: int) -> None:
         wide = width >= WIDE
-        room = width - SIDE_WIDTH if wide else width
-        grid = self.make_grid(view, room, height)
         mesh = Mesh(
             view=view,
             grid=grid,
@@ -336,7 +349,7 @@ class Shell(App[None]):
             zoom=self.zoom,
         )
 
-    def make_grid(self, view: View, width: int, height: int) -> Grid:
+    def _make_grid(self, view: View, width: int, height: int) -> Grid:
         """The grid, made anew only when the ranks, the room or what was chosen change."""
         head = view.header
         key: tuple[object, ...] = (
@@ -351,7 +364,7 @@ class Shell(App[None]):
     def _show_side(self, mesh: Mesh, width: int, height: int) -> None:
         """Incidents and log beside or below the mesh; without cards, first the troubled ranks."""
         view, ascii_only = mesh.view, self.options.ascii_only
-        with_log = self.logs is not None and height >= 6
+        with_log = self.logs is not None and height >= 6 and not self.replayed
         most = height - 1 if not with_log else max(2, height // 2 - 1)
         if not mesh.grid.cards and view.cells:
             rows = meshpaint.bad_lines(mesh, width, most)
@@ -404,7 +417,8 @@ class Shell(App[None]):
             text = f"filter {self.where.text}: {left} of {len(view.cells)} ranks; Esc ends it"
             return ((" " + paint.fit(text, width - 2, ascii_only), "warn"),)
         with self.feed.lock:
-            losses = [point.value for point in self.feed.model.history.losses()]
+            points = thinned(self.feed.model.history.losses(), 40)
+        losses = [value for value in points if value is not None]
         return paint.status_line(view, self.cursor, losses, width, ascii_only)
 
     def footer(self, width: int) -> Line:
