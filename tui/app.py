@@ -22,6 +22,8 @@ from harness.tui.where import parse
 
 __all__ = ["Do", "HarnessApp", "Options"]
 
+_NO_KEY = "unbound"
+"""No terminal sends it; a keymap without any key would leave the default one."""
 _MOST_RANKS_WITHOUT_NAME = 64
 """Stopping a larger run asks for its name."""
 
@@ -36,9 +38,8 @@ class HarnessApp(Moving):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.set_keymap(
-            {name: keys for name, keys in self.options.keys.items() if keys != BY_NAME[name].keys}
-        )
+        changed = {n: keys for n, keys in self.options.keys.items() if keys != BY_NAME[n].keys}
+        self.set_keymap({name: keys or _NO_KEY for name, keys in changed.items()})
 
     @property
     def may_change(self) -> bool:
@@ -58,15 +59,15 @@ class HarnessApp(Moving):
         self.exit(return_code=0)
 
     def action_help(self) -> None:
-        def content() -> list[Line]:
-            return help_lines(
-                self.options.keys,
-                deeds=self.may_change,
-                replay=self.replayed,
-                ascii_only=self.options.ascii_only,
-            )
+        self.push_screen(TextScreen(lambda: ((" help", "title"),), self._help_content))
 
-        self.push_screen(TextScreen(lambda: ((" help", "title"),), content))
+    def _help_content(self) -> list[Line]:
+        return help_lines(
+            self.options.keys,
+            deeds=self.may_change,
+            replay=self.replayed,
+            ascii_only=self.options.ascii_only,
+        )
 
     def action_filter(self) -> None:
         def hints(_: str) -> list[Line]:
@@ -88,6 +89,11 @@ class HarnessApp(Moving):
     def set_filter(self, text: str) -> None:
         self.where = parse(text, tuple(name for name, _ in self.shown_view.axes))
         self.message = ""
+        hidden = self.hidden(self.shown_view)
+        if self.cursor in hidden:
+            shown = (at for at in range(len(self.shown_view.cells)) if at not in hidden)
+            self.cursor = next(shown, self.cursor)
+            self.call_after_refresh(self.keep_cursor_in_sight)
         self.show()
 
     def action_rank_logs(self) -> None:
@@ -107,11 +113,10 @@ class HarnessApp(Moving):
             if rank.isdecimal():
                 return [(f"rank {rank}", ((f" go to rank {rank}", "text"),))]
             found = offered(deeds=self.may_change, replay=self.replayed)
-            return [
-                (action.name, self._choice(action.name))
-                for action in found
-                if word in action.name or word in action.words.lower()
-            ]
+            found = [a for a in found if word in a.name or word in a.words.lower()]
+            found.sort(key=lambda a: (not a.name.startswith(word), word not in a.name,
+                                      a.group == "move"))  # fmt: skip
+            return [(action.name, self._choice(action.name)) for action in found]
 
         def chosen(name: str | None) -> None:
             if name is None:
@@ -126,7 +131,7 @@ class HarnessApp(Moving):
     def _choice(self, name: str) -> Line:
         action = BY_NAME[name]
         keys = keys_text(self.options.keys[name])
-        line: Line = ((f" {name:<18}", "head"), (f"{keys:<14}", "key"), (action.words, "text"))
+        line: Line = ((f" {name:<18}", "head"), (f"{keys:<17}", "key"), (action.words, "text"))
         return (*line, (f"   {action.cli}", "dim")) if action.cli else line
 
     def _go_to(self, rank: int) -> None:
@@ -349,5 +354,4 @@ class HarnessApp(Moving):
         assert self.do is not None
         accepted, why = await asyncio.to_thread(self.do, command)
         word = "accepted" if accepted else "refused"
-        if not quiet or not accepted:
-            self.say(f"{word}: {why}" if why else word)
+        self.say("" if quiet and accepted else f"{word}: {why}" if why else word)

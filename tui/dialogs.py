@@ -132,7 +132,7 @@ class Confirm(ModalScreen[bool]):
         ("ctrl+c", "app.detach", "detach"),
     ]
     CSS = f"""
-    Confirm {{ align: center middle; }}
+    Confirm {{ align: center middle; background: #11151a 50%; }}
     Confirm #box {{ width: 72; max-width: 100%; height: auto; background: #1a2027; padding: 1 2; }}
     Confirm #question {{ height: auto; background: #1a2027; }}
     {INPUT_CSS}

@@ -93,7 +93,7 @@ def _of_arrivals(group: GroupArrivals, attempt: AttemptState) -> GroupRow:
     for seq, entries in group.waiting.items():
         for rank in entries:
             seqs[rank] = max(seq, seqs.get(rank, -1))
-    waiting = set()
+    waiting: set[int] = set()
     for rank in group.members:
         known = attempt.ranks.get(rank)
         evidence = known.evidence if known is not None else None
