@@ -54,10 +54,16 @@ def test_stacks_of_ranks_that_make_it_hard(node: Any) -> None:
         node.order(orders.TakeStacks(request="a", with_locals=True))
         taken = node.until(events.StacksTaken)
         ranks = {stack.rank: stack for stack in taken.stacks}
-        if ranks[1].frames and ranks[2].children and ranks[2].children[0].user_frame:
+        if (
+            ranks[0].frames
+            and ranks[1].frames
+            and ranks[2].children
+            and ranks[2].children[0].user_frame
+        ):
             break
     assert (taken.request, taken.node_rank) == ("a", 0)
     frozen, held, loading, gone = (ranks[rank] for rank in range(4))
+    assert frozen.user_frame, frozen
     assert (frozen.state, frozen.user_frame.function) == ("T", "frozen")
     assert held.user_frame.function == "held"
     assert loading.user_frame.function == "loading"
