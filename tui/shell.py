@@ -88,6 +88,7 @@ class Shell(App[None]):
     `clock` gives wall-clock nanoseconds; without it the feed has its own.
     """
 
+    TITLE = "harness tui"
     ENABLE_COMMAND_PALETTE = False
     CSS = f"""
     Screen {{ background: {BACKGROUND}; layout: vertical; }}
