@@ -54,12 +54,9 @@ PICTURES = (
     ("mesh", 0, 0.0, ("1",)),
     ("collectives", 0, 0.0, ("2",)),
     ("stacks", 0, 0.0, ("3",)),
-    ("logs", None, 0.0, ("4", "slash", *"step", "enter")),
     ("metrics", None, 0.0, ("5",)),
     ("incidents", None, 0.0, ("6",)),
     ("chaos", None, 0.0, ("7",)),
-    ("rank", 1, 0.0, ("n", "enter")),
-    ("palette", None, 0.0, ("colon",)),
 )
 
 

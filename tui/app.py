@@ -132,7 +132,7 @@ class HarnessApp(Moving):
         action = BY_NAME[name]
         keys = keys_text(self.options.keys[name])
         line: Line = ((f" {name:<18}", "head"), (f"{keys:<17}", "key"), (action.words, "text"))
-        return (*line, (f"   {action.cli}", "dim")) if action.cli else line
+        return (*line, (f"   {action.cli_text}", "dim")) if action.cli else line
 
     def _go_to(self, rank: int) -> None:
         self.moved_ns = self.clock()

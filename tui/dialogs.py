@@ -50,7 +50,7 @@ _FILTER = (
 
 def _help_line(action: Action, keys: Mapping[str, str]) -> Line:
     line: Line = ((f"  {keys_text(keys[action.name]):<16}", "key"), (action.words, "text"))
-    return (*line, (f"   {action.cli}", "dim")) if action.cli else line
+    return (*line, (f"   {action.cli_text}", "dim")) if action.cli else line
 
 
 INPUT_CSS = """
