@@ -3,9 +3,14 @@
 import asyncio
 import html
 import importlib.util
+import json
 import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timezone
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from harness.config import Job
 from harness.tui.app import HarnessApp, Options
 from harness.tui.feed import Feed
 from harness.tui.logwatch import LogWatch
@@ -122,3 +128,39 @@ def tui() -> ModuleType:
         feed_of=feed_of, app_of=app_of, drive=drive, screen_text=screen_text, golden=check_golden
     )
     return module
+
+
+@dataclass
+class Controller:
+    folder: Path
+    process: subprocess.Popen
+    address: str
+
+
+@pytest.fixture
+def controller(tmp_path, scenes):
+    # It waits for its second node.
+    scene = scenes.gathering(start_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+    folder = scene.write(tmp_path)
+    job = Job(
+        run=scene.run,
+        runs_dir=str(tmp_path),
+        script="train.py",
+        python=sys.executable,
+        nnodes=2,
+        nproc_per_node=8,
+        cwd=str(tmp_path),
+    )
+    job.write(folder / "job.json")
+    ready, tell = os.pipe()
+    words = ["--run-dir", str(folder), "--bind", "127.0.0.1:0", "--ready-fd", str(tell)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "harness.controller", *words],
+        stdin=subprocess.PIPE,
+        pass_fds=(tell,),
+    ) as process:
+        os.close(tell)
+        with open(ready) as file:
+            address = json.loads(file.readline())["address"]
+        yield Controller(folder=folder, process=process, address=address)
+        process.kill()

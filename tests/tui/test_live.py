@@ -1,54 +1,10 @@
 """Against a real controller on loopback that has taken up a run from its journal."""
 
 import json
-import os
-import subprocess
-import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from harness.cli.group import call
-from harness.config import Job
 from harness.tui.feed import controller_feed
-
-
-@dataclass
-class Controller:
-    folder: Path
-    process: subprocess.Popen
-    address: str
-
-
-@pytest.fixture
-def controller(tmp_path, scenes):
-    # It waits for its second node.
-    scene = scenes.gathering(start_ns=time.time_ns(), mono_ns=time.monotonic_ns())
-    folder = scene.write(tmp_path)
-    job = Job(
-        run=scene.run,
-        runs_dir=str(tmp_path),
-        script="train.py",
-        python=sys.executable,
-        nnodes=2,
-        nproc_per_node=8,
-        cwd=str(tmp_path),
-    )
-    job.write(folder / "job.json")
-    ready, tell = os.pipe()
-    words = ["--run-dir", str(folder), "--bind", "127.0.0.1:0", "--ready-fd", str(tell)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "harness.controller", *words],
-        stdin=subprocess.PIPE,
-        pass_fds=(tell,),
-    ) as process:
-        os.close(tell)
-        with open(ready) as file:
-            address = json.loads(file.readline())["address"]
-        yield Controller(folder=folder, process=process, address=address)
-        process.kill()
 
 
 def test_status_by_address_and_by_name_agree(controller, capsys):
