@@ -30,6 +30,7 @@ from harness.observations import MarksSampled as MarksSampled
 from harness.observations import StacksTaken as StacksTaken
 from harness.orders import Command, Order
 from harness.policy import Policy
+from harness.setups import SetupsRead as SetupsRead
 from harness.sightings import Pulse, RankArrivals, Vitals
 from harness.topology import NodeRanks
 
@@ -448,6 +449,7 @@ Event = (
     | PulsesRead
     | ArrivalsRead
     | VitalsRead
+    | SetupsRead
     | EvidenceTaken
     | EvidenceComplete
     | StacksTaken

@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),
     "chaos": ("harness.cli.chaos", "Break runs on purpose, and judge what is said of them."),
     "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),
+    "doctor": ("harness.cli.doctor", "Check this machine, and whether all ranks run the same."),
     "stop": ("harness.cli.stop", "Stop a run."),
 }
 """Name -> the module that holds a click command named `command`, and its line in the help."""

@@ -13,7 +13,7 @@ from harness import events as e
 from harness import orders as o
 from harness.sightings import Pulse
 from harness.state import booking, digesting, files, groups, memory, nodes, sampling, stalls
-from harness.state.reading import arrivals_read, vitals_read
+from harness.state.reading import arrivals_read, setups_read, vitals_read
 from harness.state.words import (
     AttemptState,
     Collection,
@@ -123,6 +123,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.PulsesRead()
             | e.ArrivalsRead()
             | e.VitalsRead()
+            | e.SetupsRead()
             | e.EvidenceTaken()
         ):
             _fold_worker(state, stamp, event)
@@ -167,6 +168,8 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             arrivals_read(state, stamp, event)
         case e.VitalsRead():
             vitals_read(state, stamp, event)
+        case e.SetupsRead():
+            setups_read(state, stamp, event)
         case e.WorkerStarted():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:

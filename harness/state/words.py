@@ -8,6 +8,7 @@ from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
 from harness.membership import Strike
+from harness.setups import Setup
 from harness.state.arrivals import Arrivals
 from harness.state.books import Books, Moments
 from harness.state.clocks import Clocks
@@ -171,6 +172,8 @@ class AttemptState:
     kept: dict[int, e.MemoryKept] = field(default_factory=dict)
     """By node: what became of that."""
 
+    setups: dict[int, Setup] = field(default_factory=dict)
+    """By rank: what it runs with, by its newest word."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     growth: Growth = field(default_factory=Growth)
     counted: dict[str, e.GroupCreated] = field(default_factory=dict)
