@@ -32,7 +32,7 @@ class Setups:
         """By process: what was reported."""
 
     def read(self, node_rank: int, workers: Iterable[Worker]) -> tuple[int, SetupsRead] | None:
-        """The attempt and what is new since the last call; None when nothing is. Blocks on files."""
+        """The attempt and what is new since the last call, or None. Blocks on files."""
         fresh = [
             worker
             for worker in workers

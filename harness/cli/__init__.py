@@ -16,6 +16,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),
     "chaos": ("harness.cli.chaos", "Break runs on purpose, and judge what is said of them."),
     "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),
+    "trace": ("harness.cli.trace", "Write a run as a Chrome trace: collectives by rank and group."),
+    "bundle": ("harness.cli.bundle", "Pack a run into one file to give away, without secrets."),
     "doctor": ("harness.cli.doctor", "Check this machine, and whether all ranks run the same."),
     "stop": ("harness.cli.stop", "Stop a run."),
 }
@@ -39,7 +41,7 @@ Options:
   --debug     Show the traceback when Harness itself fails.
   -h, --help  Print this; harness COMMAND --help tells more.
 
-RUN in all commands is a run's name or directory; left out, it is the newest in ./runs."""
+RUN in all commands is a run's name, directory or bundle; left out, it is the newest in ./runs."""
 
 
 def help_text() -> str:

@@ -25,6 +25,11 @@ from harness.placement import count_workers
 from harness.settings import BY_NAME, parse
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "white"}
+_WORDS: tuple[tuple[checks.Level, str], ...] = (
+    ("ok", "well"),
+    ("warn", "may do harm"),
+    ("fail", "will do harm"),
+)
 _INDENT = 24
 
 
@@ -145,11 +150,7 @@ def _lines(check: Check) -> list[str]:
 
 def _summary(found: list[Check], count: int, reading: runs.Reading | None) -> str:
     levels = [check.level for check in found]
-    parts = [
-        f"{levels.count(level)} {word}"
-        for level, word in (("ok", "well"), ("warn", "may do harm"), ("fail", "will do harm"))
-        if levels.count(level)
-    ]
+    parts = [f"{levels.count(level)} {word}" for level, word in _WORDS if levels.count(level)]
     who = f"{socket.gethostname()}, {count} rank{'' if count == 1 else 's'}"
     run = "" if reading is None or reading.state.run is None else f", run {reading.state.run.run}"
     return f"{who}{run}: {', '.join(parts) or 'nothing could be looked at'}"

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 
-from harness.agent.stacks import NoStack, spy, what_to_allow
+from harness.agent.spyreport import NoStack
+from harness.agent.stacks import spy, what_to_allow
 from harness.doctor.checks import Check
 from harness.processes import before_exec
 from harness.version import version
@@ -72,7 +73,7 @@ def ptrace() -> Check:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        preexec_fn=before_exec(signal.SIGKILL),
+        preexec_fn=before_exec(signal.SIGKILL),  # noqa: PLW1509
     )
     try:
         assert child.stdout is not None
