@@ -118,9 +118,8 @@ def _text(target: Path, packed: Packed, redactor: Redactor) -> str:
         f"taken out: {counts or 'nothing'}; look at it before you give it away",
     ]
     if cut:
-        lines.append(
-            f"of {cut} log{'' if cut == 1 else 's'} only the end is in it; --logs all takes them whole"
-        )
+        logs = "1 log" if cut == 1 else f"{cut} logs"
+        lines.append(f"of {logs} only the end is in it; --logs all takes them whole")
     lines.append(f"open it with: harness report {target}")
     return "\n".join(lines)
 

@@ -269,6 +269,9 @@ def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> No
         case o.Preempt():
             if state.preempt is None:
                 state.preempt, state.preempt_ns = event.command, stamp.wall_ns
+        case o.RestartRun():
+            if state.attempt is not None:
+                state.attempt.restart = state.attempt.restart or event.command
         case o.Inject():
             state.injects.append(event.command)
         case o.ShowStacks():

@@ -145,6 +145,8 @@ class AttemptState:
     """A rank has begun an operation, or made a step."""
     regroup: e.Regrouping | None = None
     """Why it was stopped on purpose."""
+    restart: o.RestartRun | None = None
+    """The first accepted request to start its workers again."""
     stop_at: "StopAt | None" = None
     """Where its ranks were last told to stop."""
     stillest_ns: int = 0
