@@ -134,9 +134,7 @@ class Recorder:
         for name in METHODS:
             if hasattr(group_class, name):
                 original = getattr(group_class, name)
-                setattr(
-                    group_class, name, sites.noted(original, self._known, self._stopped)
-                )
+                setattr(group_class, name, sites.noted(original, self._known, self._stopped))
 
     def watch(self, module: Any) -> None:
         """Hook ProcessGroup and Work of `module` (torch's binding). Once a process."""

@@ -19,6 +19,7 @@ DECIDED = (
     e.StallLooked,
     e.IncidentOpened,
     e.IncidentClosed,
+    e.IncidentSettled,
     e.RunEnded,
     e.NodesAwaited,
     e.Regrouping,
