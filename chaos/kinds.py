@@ -64,6 +64,16 @@ class Kind:
     note: str = ""
     """What else one should know, in a sentence."""
 
+    @property
+    def expected(self) -> str:
+        """The class that must be said before all, or `nothing`."""
+        return self.verdicts[0] if self.verdicts else "nothing"
+
+    @property
+    def ends(self) -> bool:
+        """The run must be stopped for it: it would only fail again."""
+        return self.actions == ("stop",)
+
 
 class Unfit(Exception):
     """The fault cannot be done here, in words."""
