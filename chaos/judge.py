@@ -130,7 +130,7 @@ def _cases(state: RunState) -> tuple[list[_Case], list[Incident]]:
         if case.incident is None:
             claimed = [each.incident for each in cases]
             case.incident = next((i for i in _told_of(case, state) if i not in claimed), None)
-    early = []
+    early: list[Incident] = []
     for incident in state.incidents:
         if incident in [case.incident for case in cases] or any(
             _may_be_of(incident, case) and _names(incident, case, state) for case in cases

@@ -56,7 +56,8 @@ class Kind:
     on_node: bool = False
     """Addressed by node instead of rank."""
     needs: str = ""
-    """What a script must have for it: loader, checkpoints, several nodes, mesh, replicas."""
+    """What a script must have for it: loader, checkpoints, manifests (checkpoints that list their
+    files), several nodes, mesh, replicas."""
     steps: int = 0
     """Steps that must follow until it can be told; 0: few."""
     equal: bool = True

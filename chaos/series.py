@@ -15,21 +15,26 @@ from harness.chaos.workloads import Workload
 from harness.faults import ANY
 
 _RESTARTS = ("--max-restarts", "1000")
-_SETTLE = 6
-"""Steps at most that a fault takes which nothing comes of."""
+_UNTOLD, _SEEN_LATE, _ROOM = 15, 10, 10
+"""Steps that a run goes on after a fault that nothing comes of, and after one that is seen in the
+numbers; and what is added to all of them."""
 
 
 def joined(singles: Sequence[Plan], length: int, seed: int) -> Iterator[Plan]:
     """`singles`, each with one fault, as runs of up to `length` faults; those that end a run stay
     as they are."""
-    for name in dict.fromkeys(plan.workload.name for plan in singles):
+    names = list(dict.fromkeys(plan.workload.name for plan in singles))
+    for name in names:
         mine = [plan for plan in singles if plan.workload.name == name]
         going = _mixed([plan for plan in mine if not find(_kind(plan)).ends])
         chunks = [going[first : first + length] for first in range(0, len(going), length)]
         steps = max((_steps(chunk) for chunk in chunks), default=0)
         for number, chunk in enumerate(chunks):
             yield _one(chunk, steps, number, seed)
-        yield from (plan for plan in mine if find(_kind(plan)).ends)
+    for name in names:
+        for plan in singles:
+            if plan.workload.name == name and find(_kind(plan)).ends:
+                yield plan
 
 
 def _kind(plan: Plan) -> str:
@@ -50,10 +55,16 @@ def _mixed(singles: Sequence[Plan]) -> list[Plan]:
 
 
 def _steps(chunk: Sequence[Plan]) -> int:
-    """Enough that the run is not over before the last fault has been told."""
+    """Enough that the run is not over before the last fault has been told: each that is answered
+    by a restart gets it past one more checkpoint."""
     every = chunk[0].workload.every
-    longest = every + 3
-    return sum(longest + max(find(_kind(plan)).steps, _SETTLE) for plan in chunk) + 2 * every
+    steps = 2 * every + _ROOM
+    for plan in chunk:
+        kind = find(_kind(plan))
+        steps += every + 1 if kind.verdicts and not kind.steps else 0
+        steps += _UNTOLD if not kind.verdicts else 0
+        steps += every + _SEEN_LATE if kind.steps else 0
+    return steps
 
 
 def _one(chunk: Sequence[Plan], steps: int, number: int, seed: int) -> Plan:

@@ -219,20 +219,20 @@ def _found_alone(
     scene: Scene, meeting: _Meeting, odd: list[int], who: int, reason: str, *, skipped: bool
 ) -> Finding:
     """`who` is the rank that is said to have done it."""
-    smaller = who not in meeting.entries
-    did = "passed something smaller" if smaller else "passed something larger"
+    here = who in meeting.entries
+    if skipped:
+        did = "skipped the one before" if here else "skipped it"
+    else:
+        did = "passed something larger" if here else "passed something smaller"
     return _finding(
         scene,
         meeting,
         "collective_mismatch" if skipped else "shape_mismatch",
         odd,
-        cause=f"{_at(meeting)}: {_table(meeting)}; rank {who} {_SKIPPED[smaller] if skipped else did}",
+        cause=f"{_at(meeting)}: {_table(meeting)}; rank {who} {did}",
         reason=reason,
         likely=True,
     )
-
-
-_SKIPPED = {True: "skipped it", False: "skipped the one before"}
 
 
 def _skipped_by_size(scene: Scene, meeting: _Meeting, ratio: float | None) -> bool:
