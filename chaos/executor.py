@@ -39,7 +39,8 @@ from harness.wire import observer
 
 NAME = "it"
 _LOOK_SECONDS = 0.02
-_SHORTEST_LIMIT, _PER_STEP = 240.0, 2.0
+_SHORTEST_LIMIT, _PER_STEP, _PER_FAULT = 240.0, 2.0, 60.0
+"""Seconds until a run is called endless."""
 _STOP_SECONDS = 10.0
 _CALM_STEPS, _CALM_NS = 5, 5 * 10**9
 """A fault that nothing has come of for so long is past."""
@@ -176,7 +177,8 @@ def _attend(
 ) -> None:
     """Ask for each fault when it may be asked for, until the run is over or out of time."""
     steps = plan.workload.steps
-    limit = time.monotonic() + _SHORTEST_LIMIT + _PER_STEP * steps
+    seconds = _SHORTEST_LIMIT + _PER_STEP * steps + _PER_FAULT * len(plan.faults)
+    limit = time.monotonic() + seconds
     waiting = list(plan.faults)
     asked = 0
     while nodes[0].poll() is None:
