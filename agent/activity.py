@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.agent import asleep, processes
+from harness.processes import Turns, starved, turns
 from harness.sightings import Activity
 
 
@@ -23,12 +24,7 @@ class Reading:
     log_at: float
     traced_by: int
     asleep_seconds: float | None
-    ready: bool
-    """The main thread ran, or could have."""
-    starved_seconds: float
-    """That it has waited for a CPU, since it began."""
-    slices: int
-    """How often it has been given one."""
+    turns: Turns
 
 
 def read(pid: int, log: Path) -> Reading:
@@ -36,7 +32,6 @@ def read(pid: int, log: Path) -> Reading:
     stat = processes.read_stat(pid)
     children = processes.descendants(pid)
     log_bytes, log_at = _size_and_time(log)
-    starved_seconds, slices = _turns(pid)
     return Reading(
         at=time.monotonic(),
         cpu_seconds=0.0 if stat is None else stat.cpu_seconds,
@@ -46,9 +41,7 @@ def read(pid: int, log: Path) -> Reading:
         log_at=log_at,
         traced_by=_tracer(pid),
         asleep_seconds=asleep.seconds_left(pid),
-        ready=stat is not None and stat.state == "R",
-        starved_seconds=starved_seconds,
-        slices=slices,
+        turns=turns(pid),
     )
 
 
@@ -65,23 +58,8 @@ def between(first: Reading, second: Reading) -> Activity:
         log_quiet_seconds=round(max(0.0, time.time() - second.log_at), 3),
         traced_by=second.traced_by or first.traced_by,
         asleep_seconds=second.asleep_seconds,
-        starved_seconds=round(_starved(first, second), 3),
+        starved_seconds=round(starved(first.turns, second.turns), 3),
     )
-
-
-def _starved(first: Reading, second: Reading) -> float:
-    """The kernel books the wait for a CPU when it ends: one that goes on is none yet."""
-    seconds = second.at - first.at
-    if first.ready and second.ready and first.slices == second.slices:
-        return seconds
-    return min(seconds, max(0.0, second.starved_seconds - first.starved_seconds))
-
-
-def _turns(pid: int) -> tuple[float, int]:
-    """Seconds that the main thread has waited for a CPU, and how often it got one; zeros where the
-    kernel does not count them."""
-    fields = _text(f"/proc/{pid}/schedstat").split()
-    return (int(fields[1]) / 1e9, int(fields[2])) if len(fields) == 3 else (0.0, 0)
 
 
 def _size_and_time(path: Path) -> tuple[int, float]:
