@@ -27,8 +27,9 @@ def crowded() -> Iterator[int]:
             os.nice(nice)
 
         return subprocess.Popen(
-            [sys.executable, "-S", "-c", LOOP, "harness.agent"], preexec_fn=settle
-        )  # noqa: PLW1509
+            [sys.executable, "-S", "-c", LOOP, "harness.agent"],
+            preexec_fn=settle,  # noqa: PLW1509
+        )
 
     processes = [process(19), process(0), process(0)]
     yield processes[0].pid
