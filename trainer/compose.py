@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from harness.trainer.config import (
     SINGLE,
     V_SHAPED,
-    VOCAB,
     Config,
     ConfigError,
     Layout,
@@ -194,7 +193,7 @@ def check(config: Config) -> None:
         ("heads", m.heads),
         ("ffn width", m.hidden),
         ("seq_len", m.seq_len),
-        ("vocabulary", VOCAB),
+        ("vocabulary", m.vocab),
     ):
         if size % p.tp:
             raise ConfigError(f"--tp {p.tp}: {name} {size} cannot be split into {p.tp} equal parts")

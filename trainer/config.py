@@ -37,6 +37,7 @@ class Model:
     heads: int = _opt(4, "attention heads", least=1)
     ffn: int = _opt(0, "hidden width of SwiGLU; 0: 8/3 of d_model, to a multiple of 32", least=0)
     seq_len: int = _opt(128, "tokens per sequence", least=2)
+    vocab: int = _opt(VOCAB, "kinds of tokens; 256: one a byte", least=2)
     tied: bool = _opt(False, "use the embedding as output head too")
     rope_base: float = _opt(10000.0, "base of the rotary position angles", above=1.0)
 
@@ -70,7 +71,9 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    path: str = _opt("", "text file to train on; empty: Python's own help topics", flag="data")
+    path: str = _opt(
+        "", "text, or file of tokens, to train on; empty: Python's own help topics", flag="data"
+    )
     global_batch: int = _opt(8, "sequences per optimizer step, over all ranks", least=1)
 
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from harness.trainer import seeding
-from harness.trainer.config import VOCAB, Experts, Model
+from harness.trainer.config import Experts, Model
 from harness.trainer.ffn import FeedForward
 from harness.trainer.moe import Mixture
 
@@ -122,13 +122,15 @@ class Transformer(nn.Module):
         super().__init__()
         mixture = experts or Experts()
         last = config.layers if last is None else last
-        self.embed = nn.Embedding(VOCAB, config.d_model) if first == 0 else None
+        self.embed = nn.Embedding(config.vocab, config.d_model) if first == 0 else None
         self.layers = nn.ModuleDict({str(i): Block(config, mixture) for i in range(first, last)})
         self.norm: nn.Module | None = None
         self.head: nn.Module | None = None
         if last == config.layers:
             self.norm = nn.RMSNorm(config.d_model, eps=1e-6)
-            self.head = TiedHead() if config.tied else nn.Linear(config.d_model, VOCAB, bias=False)
+            self.head = (
+                TiedHead() if config.tied else nn.Linear(config.d_model, config.vocab, bias=False)
+            )
         self._angles = (config.head_dim, config.rope_base)
         whole = torch.arange(config.seq_len, device="cpu")
         self._positions = whole if positions is None else positions
@@ -226,4 +228,4 @@ def _count(config: Model, mixture: Experts, experts: int) -> int:
     if mixture.experts:
         ffn = ffn * (experts + mixture.shared) + d * mixture.experts
     block = 4 * d * d + ffn + 2 * d
-    return config.layers * block + d + VOCAB * d * (1 if config.tied else 2)
+    return config.layers * block + d + config.vocab * d * (1 if config.tied else 2)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import harness
 from harness.trainer.compose import layout, stages
-from harness.trainer.config import Config, ConfigError, Layout, Place
+from harness.trainer.config import VOCAB, Config, ConfigError, Layout, Place
 from harness.trainer.flags import parse
 
 if TYPE_CHECKING:
@@ -274,10 +274,12 @@ def line(done: Step, config: Config, active: int, peak: float | None) -> str:
 
 def shape(config: Config) -> dict[str, Any]:
     """What a checkpoint's tensors depend on."""
-    mixture = config.experts
-    if not mixture.experts:
-        return asdict(config.model)
-    return asdict(config.model) | {"experts": mixture.experts, "shared_expert": mixture.shared}
+    mixture, found = config.experts, asdict(config.model)
+    if config.model.vocab == VOCAB:  # as it was before there were others
+        del found["vocab"]
+    if mixture.experts:
+        found |= {"experts": mixture.experts, "shared_expert": mixture.shared}
+    return found
 
 
 def extra(made: Assembly, noise: Noise) -> dict[str, Any]:
@@ -345,7 +347,7 @@ def preflight(config: Config, place: Place) -> Start:
     from harness.trainer import data, mesh
 
     batches = data.Batches(
-        data.corpus(config.data.path),
+        data.tokens(config.data.path, config.model.vocab),
         seq_len=config.model.seq_len,
         global_batch=config.data.global_batch,
         seed=config.run.seed,
