@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ def test_an_overflow_in_half_precision_is_not_taken(launch: Launch) -> None:
     assert [s["loss_scale"] for s in first] == [s["loss_scale"] for s in second]
     skipped = [s["skipped"] for s in first]
     assert skipped[0]
-    for before, after in zip(first, first[1:], strict=False):
+    for before, after in itertools.pairwise(first):
         assert after["loss_scale"] == before["loss_scale"] / (2 if before["skipped"] else 1)
         if before["skipped"]:
             assert after["loss"] != before["loss"], "the data go on"

@@ -69,7 +69,7 @@ def test_8_ranks_3d(launch: Launch, tmp_path: Path, shard: str) -> None:
         (2, "--precision fp16 --loss-scale 1e9 --tp 2"),
         (2, "--noise-every 1 --micro-batches 2 --optimizer lars"),
     ],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_every_technique(launch: Launch, tmp_path: Path, ranks: int, flags: str) -> None:
     kill_and_resume(launch, tmp_path, ranks, *flags.split())
