@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("harness.cli.analyze", "Name the rank that a hang began with, from its dumps."),
     "ckpt": ("harness.cli.ckpt", "List, verify and prune a folder of checkpoints."),
     "explain": ("harness.cli.explain", "Explain a verdict."),
+    "plan": ("harness.cli.plan", "Plan memory, traffic and a layout for a training, beforehand."),
     "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),
     "chaos": ("harness.cli.chaos", "Break runs on purpose, and judge what is said of them."),
     "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),
