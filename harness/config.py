@@ -19,6 +19,9 @@ Mode = Literal["script", "module", "command"]
 NOT_SETTINGS = frozenset({"HARNESS_TOKEN"})
 """Variables of ours that are no settings. A token in a file of settings would be shared too far."""
 
+OTHER_TABLES = frozenset({"tui"})
+"""Tables of the same files that are no settings of a run."""
+
 _TUPLES = (
     "script_args", "python_flags", "local_ranks_filter", "watch_checkpoints", "digest_exclude",
 )  # fmt: skip
@@ -181,6 +184,24 @@ def config_files(environ: Mapping[str, str], cwd: Path) -> list[tuple[Path, tupl
     return [(path, table) for path, table in candidates if path.is_file()]
 
 
+def other_table(
+    name: str, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> tuple[dict[str, Any], str]:
+    """The table `name` of the strongest file that has it, and where that is; empty when none has.
+
+    Raises UsageError when a file cannot be read or it is no table.
+    """
+    environ = os.environ if environ is None else environ
+    for path, table in config_files(environ, cwd or Path.cwd()):
+        found = _read_toml(path, table).get(name)
+        if found is None:
+            continue
+        if not isinstance(found, dict):
+            raise UsageError(f"{path}: {'.'.join((*table, name))} is not a table")
+        return found, str(path)
+    return {}, ""
+
+
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """HARNESS_* variables that look like a mistyped setting, each with the likely one in words.
 
@@ -216,6 +237,8 @@ def _from_file(path: Path, table: tuple[str, ...]) -> dict[str, Origin]:
     layer: dict[str, Origin] = {}
     for key, raw in _read_toml(path, table).items():
         name = key.replace("-", "_")
+        if name in OTHER_TABLES and isinstance(raw, dict):
+            continue
         if name not in BY_NAME:
             likely = _closest(name, BY_NAME)
             raise UsageError(
