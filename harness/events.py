@@ -31,6 +31,7 @@ from harness.observations import MarksSampled as MarksSampled
 from harness.observations import StacksTaken as StacksTaken
 from harness.orders import Command, Order
 from harness.policy import Policy
+from harness.setups import SetupsRead as SetupsRead
 from harness.sightings import Pulse, RankArrivals, Vitals
 from harness.topology import NodeRanks
 
@@ -449,6 +450,7 @@ Event = (
     | PulsesRead
     | ArrivalsRead
     | VitalsRead
+    | SetupsRead
     | EvidenceTaken
     | EvidenceComplete
     | StacksTaken

@@ -13,7 +13,7 @@ from harness import events as e
 from harness import orders as o
 from harness.sightings import Pulse
 from harness.state import booking, digesting, files, groups, memory, nodes, sampling, stalls
-from harness.state.reading import arrivals_read, vitals_read
+from harness.state.reading import arrivals_read, setups_read, vitals_read
 from harness.state.rerun import pending
 from harness.state.words import (
     AttemptState,
@@ -124,6 +124,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.PulsesRead()
             | e.ArrivalsRead()
             | e.VitalsRead()
+            | e.SetupsRead()
             | e.EvidenceTaken()
         ):
             _fold_worker(state, stamp, event)
@@ -172,6 +173,8 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             arrivals_read(state, stamp, event)
         case e.VitalsRead():
             vitals_read(state, stamp, event)
+        case e.SetupsRead():
+            setups_read(state, stamp, event)
         case e.WorkerStarted():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -271,6 +274,9 @@ def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> No
         case o.Preempt():
             if state.preempt is None:
                 state.preempt, state.preempt_ns = event.command, stamp.wall_ns
+        case o.RestartRun():
+            if state.attempt is not None:
+                state.attempt.restart = state.attempt.restart or event.command
         case o.Inject():
             state.injects.append(event.command)
         case o.ShowStacks():

@@ -8,6 +8,7 @@ from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
 from harness.membership import Strike
+from harness.setups import Setup
 from harness.state.arrivals import Arrivals
 from harness.state.books import Books, Moments
 from harness.state.clocks import Clocks
@@ -145,6 +146,8 @@ class AttemptState:
     """A rank has begun an operation, or made a step."""
     regroup: e.Regrouping | None = None
     """Why it was stopped on purpose."""
+    restart: o.RestartRun | None = None
+    """The first accepted request to start its workers again."""
     stop_at: "StopAt | None" = None
     """Where its ranks were last told to stop."""
     stillest_ns: int = 0
@@ -172,6 +175,8 @@ class AttemptState:
     kept: dict[int, e.MemoryKept] = field(default_factory=dict)
     """By node: what became of that."""
 
+    setups: dict[int, Setup] = field(default_factory=dict)
+    """By rank: what it runs with, by its newest word."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     growth: Growth = field(default_factory=Growth)
     counted: dict[str, e.GroupCreated] = field(default_factory=dict)
