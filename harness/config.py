@@ -19,6 +19,9 @@ Mode = Literal["script", "module", "command"]
 NOT_SETTINGS = frozenset({"HARNESS_TOKEN"})
 """Variables of ours that are no settings. A token in a file of settings would be shared too far."""
 
+OTHER_TABLES = frozenset({"tui"})
+"""Tables of the same files that are no settings of a run."""
+
 _TUPLES = (
     "script_args", "python_flags", "local_ranks_filter", "watch_checkpoints", "digest_exclude",
 )  # fmt: skip
@@ -181,6 +184,24 @@ def config_files(environ: Mapping[str, str], cwd: Path) -> list[tuple[Path, tupl
     return [(path, table) for path, table in candidates if path.is_file()]
 
 
+def other_table(
+    name: str, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> tuple[dict[str, Any], str]:
+    """The table `name` of the strongest file that has it, and where that is; empty when none has.
+
+    Raises UsageError when a file cannot be read or it is no table.
+    """
+    environ = os.environ if environ is None else environ
+    for path, table in config_files(environ, cwd or Path.cwd()):
+        found = _read_toml(path, table).get(name)
+        if found is None:
+            continue
+        if not isinstance(found, dict):
+            raise UsageError(f"{path}: {'.'.join((*table, name))} is not a table")
+        return found, str(path)
+    return {}, ""
+
+
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """HARNESS_* variables that look like a mistyped setting, each with the likely one in words.
 
@@ -234,6 +255,8 @@ def file_problems(path: Path, table: tuple[str, ...] = ()) -> tuple[int, list[Us
     except UsageError as error:
         return 0, [error]
     for key, raw in keys.items():
+        if _is_other_table(key, raw):
+            continue
         try:
             _from_key(path, table, key, raw)
             right += 1
@@ -243,8 +266,17 @@ def file_problems(path: Path, table: tuple[str, ...] = ()) -> tuple[int, list[Us
 
 
 def _from_file(path: Path, table: tuple[str, ...]) -> dict[str, Origin]:
-    keys = _read_toml(path, table)
-    return dict(_from_key(path, table, key, raw) for key, raw in keys.items())
+    layer: dict[str, Origin] = {}
+    for key, raw in _read_toml(path, table).items():
+        if not _is_other_table(key, raw):
+            name, origin = _from_key(path, table, key, raw)
+            layer[name] = origin
+    return layer
+
+
+def _is_other_table(key: str, raw: Any) -> bool:
+    """Whether it is a table of settings that are not a run's."""
+    return key.replace("-", "_") in OTHER_TABLES and isinstance(raw, dict)
 
 
 def _from_key(path: Path, table: tuple[str, ...], key: str, raw: Any) -> tuple[str, Origin]:

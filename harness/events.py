@@ -13,6 +13,7 @@ from harness.holdings import MemoryHeld as MemoryHeld
 from harness.holdings import MemoryKept as MemoryKept
 from harness.holdings import MemoryServed as MemoryServed
 from harness.incidents import Incident, Outcome, Where
+from harness.incidents import IncidentSettled as IncidentSettled
 from harness.membership import HostStruck as HostStruck
 from harness.membership import NodesAwaited as NodesAwaited
 from harness.membership import Regrouping as Regrouping
@@ -466,6 +467,7 @@ Event = (
     | FaultInjected
     | IncidentOpened
     | IncidentClosed
+    | IncidentSettled
 )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from typing import Any
 
 import click
@@ -85,6 +86,28 @@ def command(
         return
     for line in lines:
         click.echo(line, err=not dry_run)
+
+
+def read_line(line: str, run: str | None, runs_dir: str | None) -> Fault:
+    """The fault that `harness inject LINE` would do to `run`. Raises UsageError as it would."""
+    try:
+        with command.make_context("inject", shlex.split(line)) as ctx:
+            given = ctx.params
+    except ValueError as error:
+        raise UsageError(f"{line}: {error}") from None
+    except click.exceptions.Exit:
+        raise UsageError(f"{line}: no fault", help="for example kill --rank 5") from None
+    except click.ClickException as error:
+        raise UsageError(error.format_message()) from None
+    for name in ("run", "runs_dir", "as_json", "dry_run"):
+        if given.pop(name):
+            raise UsageError(f"{name.replace('_', '-')} is not given here")
+    from harness.chaos import kinds
+
+    kind, most = given.pop("kind"), given.pop("max_ranks")
+    fault = _fault(kind, given)
+    kinds.check(dataclasses.replace(fault, rank=0) if given["at"] else fault)
+    return _on_run(fault, given["at"], run, runs_dir, most)
 
 
 def _fault(kind: str, given: dict[str, Any]) -> Fault:

@@ -39,6 +39,7 @@ from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns,
 from harness.recovery.quarantine import quarantine_notices, strikes
 from harness.recovery.remedy import aside, incident_of
 from harness.recovery.restarting import accept_restart, restart
+from harness.recovery.settling import settle
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.verifying import answered_by_ns, ask, certify
 from harness.recovery.watching import watch, watch_by_ns
@@ -156,6 +157,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return _standing(state, attempt, now_ns, ("numeric",)) or _finish(state, attempt)
     return (
         _standing(state, attempt, now_ns)
+        or settle(state)
         or certify(state, attempt, reachable)
         or quarantine_notices(state, attempt)
         or grow(state, attempt)

@@ -16,6 +16,7 @@ DECIDED = (
     e.StallLooked,
     e.IncidentOpened,
     e.IncidentClosed,
+    e.IncidentSettled,
     e.RunEnded,
     e.NodesAwaited,
     e.Regrouping,

@@ -16,6 +16,7 @@ from harness.state.doubts import Doubts
 from harness.state.growth import Growth
 from harness.state.marking import Book
 from harness.state.replicas import Replicas
+from harness.state.rerun import Rerun
 from harness.state.steady import WallClocks
 from harness.topology import NodeRanks
 
@@ -197,6 +198,8 @@ class AttemptState:
     """Marks of groups that span nodes, by name, role and size of the group."""
     replicas: Replicas = field(default_factory=Replicas)
     """Digests of what ranks should have in common."""
+    reruns: list[Rerun] = field(default_factory=list)
+    """Differences of earlier attempts that this one may come to again."""
     doubts: Doubts = field(default_factory=Doubts)
     """What ranks have found wrong with their own numbers."""
     marks_differ: list[tuple[e.MarksDiffer, tuple[str, int]]] = field(default_factory=list)
