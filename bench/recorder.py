@@ -32,14 +32,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--only", default="", help="operations with this in their name")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank is not None:
-        be_rank(options.rank, options.port, options.rounds, options.calls)
+        be_rank(options.rank, options.port, options.rounds, options.calls, options.only)
         return
-    figures = measure(options.rounds, options.calls)
+    figures = measure(options.rounds, options.calls, options.only)
     text = table(figures, options.rounds, options.calls)
     print(text)
     if options.write:
@@ -47,13 +48,13 @@ def main() -> None:
         RESULTS.write_text(text + "\n", encoding="utf-8")
 
 
-def measure(rounds: int, calls: int) -> dict[str, Any]:
+def measure(rounds: int, calls: int, only: str) -> dict[str, Any]:
     """Start both ranks; the figures of rank 0."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    sizes = ["--rounds", str(rounds), "--calls", str(calls), "--port", str(port)]
+    sizes = ["--rounds", str(rounds), "--calls", str(calls), "--port", str(port), "--only", only]
     with tempfile.TemporaryFile() as out:
         ranks = [
             subprocess.Popen(
@@ -71,7 +72,7 @@ def measure(rounds: int, calls: int) -> dict[str, Any]:
         return figures
 
 
-def be_rank(rank: int, port: int, rounds: int, calls: int) -> None:
+def be_rank(rank: int, port: int, rounds: int, calls: int, only: str) -> None:
     import torch
     import torch.distributed as dist
 
@@ -141,6 +142,8 @@ def be_rank(rank: int, port: int, rounds: int, calls: int) -> None:
     }
     figures: dict[str, Any] = {}
     for name, (call, operations) in cases.items():
+        if only not in name:
+            continue
         count = calls if "64 B" in name else max(1, calls // 10)
         figures[name] = paired(call, operations, rounds, count, on, off, dist.barrier)
     figures["hook alone"] = hook_alone(recorder)

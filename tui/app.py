@@ -1,423 +1,250 @@
-"""The terminal app: keys, areas and refreshes around the pure view. It only watches.
-
-A client of its own: leaving it, killing it or losing its terminal never touches the run.
-"""
+"""The terminal app: what each key does beyond moving. The keys stand in `harness.tui.actions`."""
 
 import asyncio
-import signal
-import time
-from collections.abc import Callable
-from datetime import tzinfo
+from pathlib import Path
 from typing import ClassVar
 
-from textual.app import App, ComposeResult
-from textual.binding import BindingType
-from textual.containers import Container, Vertical
-from textual.geometry import Region
+from textual.binding import Binding, BindingType
 
-from harness.errors import ExitCode
-from harness.faults import Fault
-from harness.orders import Command, Inject, StopRun
-from harness.tui import paint
-from harness.tui.detail import rank_detail
+from harness.errors import UsageError
+from harness.faults import Fault, when, whom
+from harness.orders import Command, Inject, ShowStacks, StopRun
+from harness.tui.actions import ACTIONS, BY_NAME, keys_text, offered
 from harness.tui.dialogs import Confirm, TextScreen, help_lines
-from harness.tui.feed import Feed
-from harness.tui.grid import CARD_HEIGHT, Grid, make_grid
-from harness.tui.lines import LinesView
-from harness.tui.logwatch import LogWatch
+from harness.tui.grid import ZOOMS
+from harness.tui.moving import Moving
+from harness.tui.pages.chaos import about
 from harness.tui.paint import Line
-from harness.tui.theme import BACKGROUND, Ink
-from harness.tui.view import View, build
+from harness.tui.prompt import Choice, Prompt
+from harness.tui.replay import ReplayFeed
+from harness.tui.shell import RATES, Do, Options
+from harness.tui.where import parse
 
-Do = Callable[[Command], tuple[bool, str]]
+__all__ = ["Do", "HarnessApp", "Options"]
 
-REFRESH_HZ = 4
-WIDE = 110
-SIDE_WIDTH = 48
-IDLE_NS = 3_000_000_000
-_DETAIL_LOG_LINES = 20
+_NO_KEY = "unbound"
+"""No terminal sends it; a keymap without any key would leave the default one."""
+_MOST_RANKS_WITHOUT_NAME = 64
+"""Stopping a larger run asks for its name."""
 
 
-class HarnessApp(App[None]):
-    """Shows what `feed` holds. `do` carries out a command, None when that is not possible.
+class HarnessApp(Moving):
+    """All screens over one feed, see Shell for what it is given."""
 
-    `clock` gives wall-clock nanoseconds; `zone` the time zone of shown times, None for the
-    machine's own.
-    """
-
-    ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("question_mark", "help", "help"),
-        ("q,ctrl+c,ctrl+q", "detach", "detach"),
-        ("h,left", "move(-1,0)", "left"),
-        ("l,right", "move(1,0)", "right"),
-        ("k,up", "move(0,-1)", "up"),
-        ("j,down", "move(0,1)", "down"),
-        ("K,pageup", "move(0,-10)", "page up"),
-        ("J,pagedown", "move(0,10)", "page down"),
-        ("g,home", "end(-1)", "first"),
-        ("G,end", "end(1)", "last"),
-        ("n", "next_bad(1)", "next bad"),
-        ("N", "next_bad(-1)", "previous bad"),
-        ("enter", "detail", "rank"),
-        ("1,escape", "page('mesh')", "mesh"),
-        ("4", "page('logs')", "logs"),
-        ("6", "page('incidents')", "incidents"),
-        ("S", "stop_run", "stop the run"),
-        ("X", "kill_rank", "kill a rank"),
+        Binding(action.keys, action.call, action.words, id=action.name, show=False)
+        for action in ACTIONS
     ]
-    CSS = f"""
-    Screen {{ background: {BACKGROUND}; layout: vertical; }}
-    LinesView {{ background: {BACKGROUND}; }}
-    #header {{ height: 1; background: #1a2027; }}
-    #banner {{ height: 2; }}
-    #body, #log_page, #incident_page {{ height: 1fr; }}
-    #body.wide {{ layout: horizontal; }}
-    LinesView {{
-        overflow-x: hidden;
-        scrollbar-color: #3a424c; scrollbar-color-hover: #7d8590;
-        scrollbar-color-active: #7d8590; scrollbar-background: {BACKGROUND};
-        scrollbar-background-hover: {BACKGROUND}; scrollbar-background-active: {BACKGROUND};
-    }}
-    #mesh {{ width: 1fr; height: 1fr; overflow-x: auto; }}
-    #side {{ height: 1fr; }}
-    #body.wide #side {{ width: {SIDE_WIDTH}; }}
-    #incidents, #incidents_title, #log_title {{ height: auto; }}
-    #log {{ height: 1fr; }}
-    #status {{ height: 1; background: #1a2027; }}
-    #footer {{ height: 1; }}
-    .hidden {{ display: none; }}
-    HarnessApp.ascii LinesView {{ scrollbar-size: 0 0; }}
-    """
-
-    def __init__(
-        self,
-        feed: Feed,
-        *,
-        logs: LogWatch | None = None,
-        do: Do | None = None,
-        run_argument: str = "",
-        ascii_only: bool = False,
-        clock: Callable[[], int] = time.time_ns,
-        zone: tzinfo | None = None,
-    ) -> None:
-        super().__init__()
-        self.feed = feed
-        self.logs = logs
-        self.do = do
-        self.run_argument = run_argument
-        self.ascii_only = ascii_only
-        self.set_class(ascii_only, "ascii")
-        self.clock = clock
-        self.zone = zone
-        self.bug: Exception | None = None
-        """What broke the app, for whoever ran it."""
-        self.cursor = 0
-        self.page = "mesh"
-        self.shown_view = self._build()
-        self.grid: Grid | None = None
-        self._grid_key: tuple[object, ...] = ()
-        self._seen: tuple[object, ...] = ()
-        self._moved_ns = 0
-        self._culprit: int | None = None
-        self._message = ""
-        self._read_trouble = ""
-        self._detail_log: tuple[str, ...] = ()
-
-    # --- set up and leave ----------------------------------------------------------------------
-
-    def compose(self) -> ComposeResult:
-        yield LinesView(id="header")
-        yield LinesView(id="banner")
-        with Container(id="body"):
-            yield LinesView(id="mesh")
-            with Vertical(id="side"):
-                yield LinesView(id="incidents_title")
-                yield LinesView(id="incidents")
-                yield LinesView(id="log_title")
-                yield LinesView(id="log", follow=True)
-        log_page = LinesView(id="log_page", follow=True)
-        log_page.add_class("hidden")
-        yield log_page
-        incident_page = LinesView(id="incident_page")
-        incident_page.add_class("hidden")
-        yield incident_page
-        yield LinesView(id="status")
-        yield LinesView(id="footer")
 
     def on_mount(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            # Without this the terminal stays in the alternate screen with mouse reporting on.
-            loop.add_signal_handler(number, self._leave_by_signal, number)
-        self.screen.set_interval(1 / REFRESH_HZ, self.tick)
-        self.call_after_refresh(self.show)
+        super().on_mount()
+        changed = {n: keys for n, keys in self.options.keys.items() if keys != BY_NAME[n].keys}
+        self.set_keymap({name: keys or _NO_KEY for name, keys in changed.items()})
 
-    def _leave_by_signal(self, number: int) -> None:
-        self.exit(return_code=128 + number)
+    @property
+    def may_change(self) -> bool:
+        """Whether the run can be changed from here at all."""
+        return self.do is not None and not self.options.readonly
+
+    @property
+    def _replay(self) -> ReplayFeed | None:
+        if isinstance(self.feed, ReplayFeed):
+            return self.feed
+        self.say("this is not a replay; harness tui RUN --replay plays a run once more")
+        return None
+
+    # --- looking -------------------------------------------------------------------------------
 
     def action_detach(self) -> None:
         self.exit(return_code=0)
 
-    # --- refresh -------------------------------------------------------------------------------
+    def action_help(self) -> None:
+        self.push_screen(TextScreen(lambda: ((" help", "title"),), self._help_content))
 
-    def _build(self) -> View:
-        with self.feed.state() as state:
-            return build(state, self.clock())
+    def _help_content(self) -> list[Line]:
+        return help_lines(
+            self.options.keys,
+            deeds=self.may_change,
+            replay=self.replayed,
+            ascii_only=self.options.ascii_only,
+        )
 
-    def tick(self) -> None:
-        """Redraw when something new is known, or when a second has passed in a live run."""
-        second = 0 if self.feed.label == "ENDED" else self.clock() // 1_000_000_000
-        seen = (self.feed.version, self.logs.version if self.logs else 0, second)
-        if seen != self._seen:
-            self._seen = seen
+    def action_filter(self) -> None:
+        def hints(_: str) -> list[Line]:
+            axes = [name for name, size in self.shown_view.axes if size > 1]
+            example = f"{axes[0]}=0-1" if axes else "rank=0-3"
+            text = f" {example} rank=0-7,12 node=1 state=hung,slow step=<200 !{example} word-in-log"
+            return [((text, "dim"),)]
+
+        def typed(text: str | None) -> None:
+            if text is None:
+                return
+            try:
+                self.set_filter(text)
+            except UsageError as error:
+                self.say(error.message + (f"; {error.help}" if error.help else ""))
+
+        self.push_screen(Prompt("/", self.where.text, above=hints), typed)
+
+    def set_filter(self, text: str) -> None:
+        self.where = parse(text, tuple(name for name, _ in self.shown_view.axes))
+        self.message = ""
+        hidden = self.hidden(self.shown_view)
+        if self.cursor in hidden:
+            shown = (at for at in range(len(self.shown_view.cells)) if at not in hidden)
+            self.cursor = next(shown, self.cursor)
+            self.call_after_refresh(self.keep_cursor_in_sight)
+        self.show()
+
+    def action_rank_logs(self) -> None:
+        if self.shown_view.cells:
+            self.set_filter(f"rank={self.shown_view.cells[self.cursor].rank}")
+            self.action_page("logs")
+
+    def action_follow(self) -> None:
+        area = self.area("log_page")
+        area.follow = not area.follow
+        self.say("the log follows its end" if area.follow else "the log stays where it is")
+
+    def action_palette(self) -> None:
+        def choices(text: str) -> list[Choice]:
+            word = text.strip().lower()
+            rank = word.removeprefix("rank").removeprefix("r").strip()
+            if rank.isdecimal():
+                return [(f"rank {rank}", ((f" go to rank {rank}", "text"),))]
+            found = offered(deeds=self.may_change, replay=self.replayed)
+            found = [a for a in found if word in a.name or word in a.words.lower()]
+            found.sort(key=lambda a: (not a.name.startswith(word), word not in a.name,
+                                      a.group == "move"))  # fmt: skip
+            return [(action.name, self._choice(action.name)) for action in found]
+
+        def chosen(name: str | None) -> None:
+            if name is None:
+                return
+            if name.startswith("rank "):
+                self._go_to(int(name.removeprefix("rank ")))
+            else:
+                self.call_later(self.run_action, BY_NAME[name].call)
+
+        self.push_screen(Prompt(":", choices=choices), chosen)
+
+    def _choice(self, name: str) -> Line:
+        action = BY_NAME[name]
+        keys = keys_text(self.options.keys[name])
+        line: Line = ((f" {name:<18}", "head"), (f"{keys:<17}", "key"), (action.words, "text"))
+        return (*line, (f"   {action.cli}", "dim")) if action.cli else line
+
+    def _go_to(self, rank: int) -> None:
+        self.moved_ns = self.clock()
+        if self.go_to_rank(rank):
+            self.action_page("mesh")
+        else:
+            self.say(f"there is no rank {rank}")
+
+    def action_zoom(self, step: int) -> None:
+        now = self.grid.zoom if self.grid is not None else ZOOMS[0]
+        self.zoom = ZOOMS[max(0, min(ZOOMS.index(now) + step, len(ZOOMS) - 1))]
+        self.show()
+        if self.grid is not None and self.grid.zoom == now:
+            self.say("no larger cells fit" if step < 0 else "there are no smaller cells")
+        self.call_after_refresh(self.keep_cursor_in_sight)
+
+    def action_axes(self) -> None:
+        names = self.layout_of(self.shown_view).arrangements
+        self.arrangement = (self.arrangement + 1) % len(names)
+        if self.grid is not None and self.grid.cards and self.zoom is None:
+            self.zoom = "wide"  # cards stand in the order of the ranks
+        self.say(f"rows x columns: {names[self.arrangement]}")
+        self.call_after_refresh(self.keep_cursor_in_sight)
+
+    def action_hold(self) -> None:
+        self.feed.hold(not self.feed.holding)
+        self.show()
+
+    def action_rate(self, step: int) -> None:
+        if isinstance(self.feed, ReplayFeed):
+            self.feed.skip(10.0 * step)
+            self.show()
+            return
+        nearest = min(range(len(RATES)), key=lambda at: abs(RATES[at] - self.rate))
+        self.set_rate(RATES[max(0, min(nearest + step, len(RATES) - 1))])
+        self.say(f"looks for news {self.rate:g} times a second")
+
+    def action_mute(self) -> None:
+        self.muted = not self.muted
+        self.say("no bell at incidents" if self.muted else "incidents ring the bell")
+
+    def action_copy(self) -> None:
+        if self.page == "mesh" and self.shown_view.cells:
+            cell = self.shown_view.cells[self.cursor]
+            text = f"rank {cell.rank} {self.shown_view.place(cell)} {cell.state} step {cell.step}"
+        elif self.listing.rows:
+            row = self.listing.rows[self.row]
+            text = "\n".join("".join(part for part, _ in line).strip() for line in row.lines)
+        else:
+            text = "\n".join(self.shown_view.banner.lines)
+        self.copy_to_clipboard(text)
+        self.say("copied, where the terminal allows it (OSC 52)")
+
+    def action_write(self) -> None:
+        if not self.options.files:
+            self.say("no files are written from a browser")
+            return
+        run = self.shown_view.header.run or "run"
+        path = Path(f"{run}-{self.page}.svg")
+        try:
+            path.write_text(self.export_screenshot(), encoding="utf-8")
+        except OSError as error:
+            self.say(f"{path}: {error.strerror}")
+            return
+        self.say(f"written: {path}")
+
+    # --- replay --------------------------------------------------------------------------------
+
+    def action_frame(self, step: int) -> None:
+        feed = self._replay
+        if feed is not None:
+            feed.frame(step)
             self.show()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.show)
+    def action_speed(self, step: int) -> None:
+        feed = self._replay
+        if feed is not None:
+            feed.faster(step)
+            self.show()
 
-    def show(self) -> None:
-        """Build the view of this moment and give every area its lines."""
-        if not self.is_running or not self.screen_stack:
-            return  # a timer may still fire while the app is being taken down
-        try:
-            self._draw()
-        except Exception as error:  # the border of the app: the terminal is given back first
-            self.bug = error
-            self.exit(return_code=ExitCode.INTERNAL)
-
-    def _draw(self) -> None:
-        before = self.shown_view
-        self.shown_view = view = self._build()
-        self.cursor = min(self.cursor, max(0, len(view.cells) - 1))
-        self._look_at_culprit(before, view)
-        self._show_main(view)
-        top = self.screen
-        if isinstance(top, TextScreen):
-            top.show()
-
-    def _look_at_culprit(self, before: View, view: View) -> None:
-        """Move to the rank the banner names when that is news and the user is not at work."""
-        if view.culprit == self._culprit:
-            return
-        self._culprit = view.culprit
-        if len(view.incidents) > len(before.incidents) and self.feed.label == "LIVE":
-            self.bell()
-        if view.culprit is not None and self.clock() - self._moved_ns > IDLE_NS:
-            self._go_to_rank(view.culprit)
-
-    def _area(self, name: str) -> LinesView:
-        return self.screen_stack[0].query_one(f"#{name}", LinesView)
-
-    def _show_main(self, view: View) -> None:
-        width, height = self.size
-        feed = self.feed.label
-        self._area("header").show_lines([paint.header_line(view, width, feed)])
-        self._area("banner").show_lines([*paint.banner_lines(view, width, self.ascii_only)])
-        self._area("footer").show_lines([self._footer(width)])
-        self._area("status").show_lines([self._status(view, width)])
-        if self.page == "mesh":
-            self._show_mesh(view, width, height - 5)
-        elif self.page == "logs":
-            self._show_log(self._area("log_page"), width)
-        else:
-            rows = paint.incident_page(view.incidents, width, self.zone, self.ascii_only)
-            self._area("incident_page").show_lines(rows)
-
-    def _show_mesh(self, view: View, width: int, height: int) -> None:
-        wide = width >= WIDE
-        room = width - SIDE_WIDTH if wide else width
-        grid = self._make_grid(view, room, height)
-        columns, lines = paint.mesh_size(grid)
-        self.screen_stack[0].query_one("#body").set_class(wide, "wide")
-        left = height if wide else height - min(lines, height)
-        side = self.screen_stack[0].query_one("#side")
-        side.set_class(left < 3, "hidden")
-        mesh = self._area("mesh")
-        mesh.styles.height = "1fr" if wide or left < 3 else lines
-        cursor = self.cursor
-        mesh.show(
-            lines,
-            columns,
-            lambda y: paint.mesh_line(view, grid, y, cursor, self.ascii_only),
-        )
-        if left >= 3:
-            self._show_side(view, SIDE_WIDTH if wide else width, left, grid.cards)
-
-    def _make_grid(self, view: View, width: int, height: int) -> Grid:
-        """The grid, made anew only when the ranks or the room change."""
-        key = (view.header.attempt, len(view.cells), view.axes, width, height)
-        if self.grid is None or key != self._grid_key:
-            nodes = [cell.node_rank for cell in view.cells]
-            self.grid = make_grid(len(view.cells), view.axes, width, height, nodes)
-            self._grid_key = key
-        return self.grid
-
-    def _show_side(self, view: View, width: int, height: int, cards: bool) -> None:
-        """Incidents and log beside or below the mesh; without cards, first the troubled ranks."""
-        rows = paint.incident_lines(view.incidents, width, self.zone, self.ascii_only)
-        title = f"incidents ({len(view.incidents)})"
-        if not cards and view.cells:
-            bad = paint.bad_lines(view, self.cursor, width, self.ascii_only)
-            rows, title = bad, "ranks"
-            if view.culprit is not None or view.next_troubled(0, 1) is not None:
-                title = "troubled ranks"
-        with_log = self.logs is not None and height >= 6
-        most = height - 1 if not with_log else max(2, height // 2 - 1)
-        rows = rows[:most]
-        self._area("incidents_title").show_lines([paint.rule(title, width, self.ascii_only)])
-        incidents = self._area("incidents")
-        incidents.styles.height = len(rows)
-        incidents.show_lines(rows)
-        self._area("log_title").set_class(not with_log, "hidden")
-        self._area("log").set_class(not with_log, "hidden")
-        if with_log:
-            self._area("log_title").show_lines([paint.rule("log", width, self.ascii_only)])
-            self._show_log(self._area("log"), width)
-
-    def _show_log(self, area: LinesView, width: int) -> None:
-        if self.logs is None:
-            area.show_lines([((" the logs lie on the machine of the run", "dim"),)])
-            return
-        lines = self.logs.lines()
-        if not lines:
-            area.show_lines([((" no output so far", "dim"),)])
-            return
-        area.show(len(lines), width, lambda y: paint.log_line(lines[y], width, self.ascii_only))
-
-    def _status(self, view: View, width: int) -> Line:
-        if self._message:
-            return ((" " + paint.fit(self._message, width - 2, self.ascii_only), "key"),)
-        if self.feed.trouble and self.feed.trouble != self._read_trouble:
-            return ((" " + paint.fit(self.feed.trouble, width - 2, self.ascii_only), "warn"),)
-        with self.feed.lock:
-            losses = list(self.feed.losses)
-        return paint.status_line(view, self.cursor, losses, width, self.ascii_only)
-
-    def _footer(self, width: int) -> Line:
-        hints = [("?", "help"), ("q", "detach"), ("n", "next bad"), ("Enter", "rank")]
-        if self.page != "mesh":
-            hints = [("?", "help"), ("q", "detach"), ("1", "mesh"), ("j k", "scroll")]
-        hints += [("4", "logs"), ("6", "incidents")]
-        line: list[tuple[str, Ink]] = []
-        for key, word in hints:
-            width -= len(key) + len(word) + 3
-            if width >= 0:
-                line += [(f" {key}", "key"), (f" {word} ", "dim")]
-        return tuple(line)
-
-    # --- keys ----------------------------------------------------------------------------------
-
-    def action_page(self, page: str) -> None:
-        self.page = page
-        self._message = ""
-        screen = self.screen_stack[0]
-        for name, area in (("mesh", "body"), ("logs", "log_page"), ("incidents", "incident_page")):
-            screen.query_one(f"#{area}").set_class(name != page, "hidden")
-        self.call_after_refresh(self.show)
-
-    def action_move(self, x: int, y: int) -> None:
-        if self.page != "mesh":
-            self._scrolled_area().scroll_relative(y=y, animate=False)
-            return
-        if self.grid is None or not self.shown_view.cells:
-            return
-        row, column = self.grid.place(self.cursor)
-        self._set_cursor(self.grid.at(row + y, column + x))
-
-    def action_end(self, which: int) -> None:
-        if self.page != "mesh":
-            area = self._scrolled_area()
-            area.scroll_to(y=0 if which < 0 else area.max_scroll_y, animate=False)
-        elif self.shown_view.cells:
-            self._set_cursor(0 if which < 0 else len(self.shown_view.cells) - 1)
-
-    def _scrolled_area(self) -> LinesView:
-        return self._area("log_page" if self.page == "logs" else "incident_page")
-
-    def action_next_bad(self, step: int) -> None:
-        if not self.shown_view.cells:
-            return
-        rank = self.shown_view.next_troubled(self.shown_view.cells[self.cursor].rank, step)
-        if rank is None:
-            self._say("no rank is in trouble")
-            return
-        self._moved_ns = self.clock()
-        self._go_to_rank(rank)
-        self._load_detail_log()
+    def action_incident(self, step: int) -> None:
+        feed = self._replay
+        if feed is not None and not feed.incident(step):
+            self.say("there is no later incident" if step > 0 else "there is no earlier incident")
         self.show()
 
-    def _go_to_rank(self, rank: int) -> None:
-        for index, cell in enumerate(self.shown_view.cells):
-            if cell.rank == rank:
-                self.cursor = index
-                self.call_after_refresh(self._keep_cursor_in_sight)
-
-    def _set_cursor(self, index: int) -> None:
-        self._moved_ns = self.clock()
-        self._message = ""
-        self._read_trouble = self.feed.trouble
-        self.cursor = index
-        self.show()
-        self._keep_cursor_in_sight()
-
-    def _keep_cursor_in_sight(self) -> None:
-        grid = self.grid
-        if grid is None or self.cursor >= len(self.shown_view.cells):
+    def action_time(self) -> None:
+        feed = self._replay
+        if feed is None:
             return
-        row, column = grid.place(self.cursor)
-        if grid.cards:
-            region = Region(column * grid.width, row * CARD_HEIGHT, grid.width, CARD_HEIGHT)
-        else:
-            before = sum(1 for group in grid.rows[row] if group[-1] < self.cursor)
-            x = grid.label_width + 2 + column * 2 + before * 2
-            region = Region(x, row + (1 if grid.heads else 0), 2, 1)
-        self._area("mesh").keep_in_sight(region)
 
-    def on_lines_view_clicked(self, message: LinesView.Clicked) -> None:
-        grid = self.grid
-        if message.area.id != "mesh" or grid is None:
+        def typed(text: str | None) -> None:
+            at_ns = feed.time_of(text or "")
+            if at_ns is not None:
+                feed.seek(at_ns)
+                self.show()
+            elif text:
+                self.say(f"{text}: not a time such as 00:12:30, 750, +10 or -10")
+
+        self.push_screen(Prompt("time"), typed)
+
+    # --- asking the run ------------------------------------------------------------------------
+
+    def action_take_stacks(self) -> None:
+        if self.do is None or self.feed.label == "ENDED" or self.replayed:
+            self.say("stacks can only be taken of a run that goes on")
             return
-        for index in range(len(self.shown_view.cells)):
-            row, column = grid.place(index)
-            if grid.cards and (row, column) == (message.y // CARD_HEIGHT, message.x // grid.width):
-                self._set_cursor(index)
-                return
-
-    def action_detail(self) -> None:
-        if not self.shown_view.cells:
-            self._say("no rank has been started yet")
-            return
-        self._load_detail_log()
-        self.push_screen(TextScreen(self._detail_title, self._detail_content))
-
-    def _load_detail_log(self) -> None:
-        rank = self.shown_view.cells[self.cursor].rank
-        logs = self.logs
-        self._detail_log = logs.last_of_rank(rank, _DETAIL_LOG_LINES) if logs else ()
-
-    def _detail_title(self) -> Line:
-        return paint.header_line(self.shown_view, self.size.width, self.feed.label)
-
-    def _detail_content(self) -> list[Line]:
-        if not self.shown_view.cells:
-            return []
-        rank = self.shown_view.cells[self.cursor].rank
-        with self.feed.state() as state:
-            lines = rank_detail(state, self.shown_view, rank, self._detail_log)
-        return paint.detail_lines(lines)
-
-    def action_help(self) -> None:
-        self.push_screen(TextScreen(lambda: ((" help", "title"),), self._help))
-
-    def _help(self) -> list[Line]:
-        return help_lines(deeds=self.do is not None, ascii_only=self.ascii_only)
-
-    # --- deeds ---------------------------------------------------------------------------------
-
-    def _say(self, message: str) -> None:
-        self._message = message
-        self.show()
+        if self.page != "stacks":
+            self.action_page("stacks")
+        self.say("the stacks are being taken")
+        request = f"tui-{self.clock()}"
+        self.run_worker(self._carry_out(ShowStacks(request=request), quiet=True), exclusive=True)
 
     def action_stop_run(self) -> None:
         if not self._may_act():
@@ -430,30 +257,88 @@ class HarnessApp(App[None]):
                 deed=f"Stop run {header.run}?",
                 effect=f"All {header.world_size} ranks are told to end; the run is over then.",
                 cost=f"Lost: {lost} steps since the newest checkpoint.",
-                command=f"harness stop {self.run_argument}".strip(),
+                command=self._command("stop"),
+                typed=header.run if header.world_size > _MOST_RANKS_WITHOUT_NAME else "",
             ),
             StopRun(why="asked for in the terminal view", signal=0),
         )
 
-    def action_kill_rank(self) -> None:
+    def _command(self, name: str) -> str:
+        return f"{BY_NAME[name].cli} {self.options.run_argument}".strip()
+
+    def action_inject(self) -> None:
+        if self._may_inject():
+            self._ask_for_fault("kill")
+
+    def action_detail(self) -> None:
+        if self.page != "chaos":
+            super().action_detail()
+        elif self.listing.rows and self._may_inject():
+            row = self.listing.rows[self.row]
+            self._ask_for_fault(str(row.key))
+
+    def _may_inject(self) -> bool:
         if not self._may_act() or not self.shown_view.cells:
+            return False
+        with self.feed.state() as state:
+            allowed = state.run is not None and state.run.chaos_allowed
+        if not allowed:
+            self.say("the run was started without --chaos-allowed, so it takes no fault")
+        return allowed
+
+    def _ask_for_fault(self, kind: str, line: str = "", trouble: str = "") -> None:
+        """Have the line of `harness inject` written, its beginning filled in."""
+        if not self.kinds:
+            self.kinds = self.options.kinds()
+        kinds = {each.name: each for each in self.kinds}
+        cell = self.shown_view.cells[self.cursor]
+        on_node = kind in kinds and kinds[kind].on_node
+        target = f"--node {cell.node_rank}" if on_node else f"--rank {cell.rank}"
+
+        def above(text: str) -> list[Line]:
+            known = kinds.get(text.split(" ", maxsplit=1)[0])
+            lines: list[Line] = [((f" {trouble}", "alarm"),)] if trouble else []
+            width = self.size.width - 1
+            return lines + (about(known, width, self.options.ascii_only) if known else [])
+
+        def typed(text: str | None) -> None:
+            if text is not None and text.strip():
+                self.run_worker(self._read_fault(text.strip()), exclusive=True)
+
+        self.push_screen(Prompt("harness inject", line or f"{kind} {target} ", above=above), typed)
+
+    async def _read_fault(self, line: str) -> None:
+        try:
+            fault = await asyncio.to_thread(self.options.read_fault, line)
+        except UsageError as error:
+            words = error.message + (f"; {error.help}" if error.help else "")
+            self._ask_for_fault(line.split(" ", maxsplit=1)[0], line, words)
             return
-        rank = self.shown_view.cells[self.cursor].rank
+        self._ask_to_inject(fault, line)
+
+    def _ask_to_inject(self, fault: Fault, line: str) -> None:
+        kind = next((each for each in self.kinds if each.name == fault.kind), None)
+        header = self.shown_view.header
+        kept = header.checkpoint_step
+        since = f"step {kept}" if kept is not None else "the beginning"
+        command = f"harness inject {line} {self.options.run_argument}".strip()
         self._ask(
             Confirm(
-                deed=f"Kill rank {rank} on purpose?",
-                effect="SIGKILL, as a test of recovery; the run judges it and restarts.",
-                cost="Lost: the steps since the newest checkpoint.",
-                command=f"harness inject kill --rank {rank} {self.run_argument}".strip(),
+                deed=f"Inject {fault.kind} into {whom(fault)}, {when(fault)}?",
+                effect=kind.summary if kind is not None else "",
+                cost=f"May cost the steps since {since}; the run judges it and restarts.",
+                command=" ".join(command.split()),
             ),
-            Inject(fault=Fault(kind="kill", rank=rank)),
+            Inject(fault=fault),
         )
 
     def _may_act(self) -> bool:
-        if self.do is None:
-            self._say("this view is read-only")
+        if self.replayed:
+            self.say("this is a replay: what happened cannot be changed")
+        elif not self.may_change:
+            self.say("this view is read-only")
         elif self.feed.label == "ENDED":
-            self._say("the run has ended")
+            self.say("the run has ended")
         else:
             return True
         return False
@@ -465,8 +350,8 @@ class HarnessApp(App[None]):
 
         self.push_screen(question, answered)
 
-    async def _carry_out(self, command: Command) -> None:
+    async def _carry_out(self, command: Command, *, quiet: bool = False) -> None:
         assert self.do is not None
         accepted, why = await asyncio.to_thread(self.do, command)
         word = "accepted" if accepted else "refused"
-        self._say(f"{word}: {why}" if why else word)
+        self.say("" if quiet and accepted else f"{word}: {why}" if why else word)

@@ -62,6 +62,13 @@ MEANINGS: Mapping[CellState, str] = {
 CULPRITS: frozenset[CellState] = frozenset({"hung", "mismatch", "dead", "corrupt", "oom"})
 TROUBLED: frozenset[CellState] = CULPRITS | {"slow", "stale"}
 
+_WORST_FIRST: tuple[CellState, ...] = (
+    "corrupt", "mismatch", "hung", "oom", "dead", "slow", "stale", "stopped", "restarting",
+    "waiting", "not_started", "starting", "checkpoint", "running", "done",
+)  # fmt: skip
+SEVERITY: Mapping[CellState, int] = {state: at for at, state in enumerate(_WORST_FIRST)}
+"""Which of several states to show for ranks that share a place: the least."""
+
 STALE_NS = 2_000_000_000
 """A rank whose heartbeat is this much older than the newest of its node counts as stale."""
 SILENT_NS = 5_000_000_000
@@ -79,6 +86,11 @@ _STATE_OF_FAMILY: Mapping[str, CellState] = {
 }
 
 
+def glyph_of(state: CellState, ascii_only: bool = False) -> str:
+    """The one character of a state."""
+    return "·" if state == "running" and not ascii_only else GLYPHS[state]
+
+
 class Cell(NamedTuple):
     """One rank. A tuple, because one is made per rank and refresh: a frozen dataclass costs five
     times as much."""
@@ -90,6 +102,7 @@ class Cell(NamedTuple):
     loss_finite: bool
     phase: str
     node_rank: int
+    local_rank: int = -1
 
 
 def cells_of(state: RunState, attempt: AttemptState, now_ns: int) -> tuple[Cell, ...]:
@@ -104,6 +117,7 @@ def cells_of(state: RunState, attempt: AttemptState, now_ns: int) -> tuple[Cell,
             rank.loss_finite,
             _phase(rank.phase),
             rank.node_rank,
+            rank.local_rank,
         )
         for rank in attempt.ranks.values()
     )

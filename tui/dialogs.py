@@ -1,13 +1,15 @@
 """Screens that lie over the main one: rank detail, help, and the question before a deed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
+from textual.widgets import Input
 
+from harness.tui.actions import TITLES, Action, Group, keys_text, offered
 from harness.tui.lines import LinesView
 from harness.tui.paint import Line, legend_lines
 
@@ -18,22 +20,45 @@ _LEAVE: list[BindingType] = [
 ]
 
 
-def help_lines(*, deeds: bool, ascii_only: bool) -> list[Line]:
-    """Keys and glyphs; with `deeds`, also the keys that change the run."""
-    keys = [
-        ("q, Ctrl-C", "detach: the run goes on"),
-        ("arrows, h j k l", "move between ranks, or scroll"),
-        ("J K, g G", "ten rows at a time; first and last"),
-        ("n N", "next and previous rank in trouble"),
-        ("Enter", "all that is known of the rank: exception, stack, output"),
-        ("1 4 6", "mesh, logs, incidents; Esc goes back to the mesh"),
-    ]
-    if deeds:
-        keys.append(("S", "stop the run (asks first)"))
-        keys.append(("X", "kill the rank under the cursor, where chaos is allowed"))
-    lines: list[Line] = [((" keys", "head"),)]
-    lines += [((f"  {key:<16}", "key"), (text, "text")) for key, text in keys]
+def help_lines(
+    keys: Mapping[str, str], *, deeds: bool, replay: bool, ascii_only: bool
+) -> list[Line]:
+    """Keys and glyphs, as far as they do something on this view. `keys` is the keymap."""
+    lines: list[Line] = []
+    groups: dict[Group, list[Action]] = {}
+    for action in offered(deeds=deeds, replay=replay):
+        groups.setdefault(action.group, []).append(action)
+    for group, title in TITLES.items():
+        if group in groups:
+            lines.append(((f" {title}", "head"),))
+            lines += [_help_line(action, keys) for action in groups[group]]
+            lines.append(())
+    lines.append(((" filter", "head"),))
+    lines += [((f"  {left:<20}", "key"), (right, "text")) for left, right in _FILTER]
     return [*lines, (), ((" states", "head"),), *legend_lines(ascii_only)]
+
+
+_FILTER = (
+    ("dp=3 pp=0-1", "on these coordinates"),
+    ("rank=0-63,517", "these ranks; node= and local= too"),
+    ("state=hung,slow", "in one of these states; phase= too"),
+    ("step=<200", "so far; also <= > >="),
+    ("!tp=0", "not there"),
+    ("loss", "log lines that say it, a regular expression"),
+)
+
+
+def _help_line(action: Action, keys: Mapping[str, str]) -> Line:
+    line: Line = ((f"  {keys_text(keys[action.name]):<16}", "key"), (action.words, "text"))
+    return (*line, (f"   {action.cli}", "dim")) if action.cli else line
+
+
+INPUT_CSS = """
+    Input { background: #1a2027; color: #d5dae0; border: none; height: 1; padding: 0; }
+    Input:focus { border: none; background: #1a2027; }
+    Input > .input--cursor { background: #d5dae0; color: #11151a; text-style: none; }
+    Input > .input--placeholder { color: #7d8590; }
+"""
 
 
 class TextScreen(ModalScreen[None]):
@@ -99,36 +124,53 @@ class TextScreen(ModalScreen[None]):
 
 
 class Confirm(ModalScreen[bool]):
-    """Asks before a deed. Only `y` does it; Enter and everything else means no."""
+    """Asks before a deed. Only `y` does it, or with `typed` only that word; Enter means no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("y", "answer(True)", "do it"),
         ("enter,escape,n,q", "answer(False)", "cancel"),
         ("ctrl+c", "app.detach", "detach"),
     ]
-    CSS = """
-    Confirm { align: center middle; }
-    Confirm #question {
-        width: 72; max-width: 100%; height: 9; background: #1a2027; padding: 1 2;
-    }
+    CSS = f"""
+    Confirm {{ align: center middle; background: #11151a 50%; }}
+    Confirm #box {{ width: 72; max-width: 100%; height: auto; background: #1a2027; padding: 1 2; }}
+    Confirm #question {{ height: auto; background: #1a2027; }}
+    {INPUT_CSS}
     """
 
-    def __init__(self, *, deed: str, effect: str, cost: str, command: str) -> None:
+    def __init__(self, *, deed: str, effect: str, cost: str, command: str, typed: str = "") -> None:
         super().__init__()
+        self._typed = typed
         self._lines: list[Line] = [
             ((deed, "title"),),
             ((effect, "text"),),
             ((cost, "text"),),
             ((f"same as: {command}", "dim"),),
             (),
-            (("[ Cancel ]", "marked"), ("  Enter     ", "dim"), ("y", "key"), (" do it", "dim")),
         ]
+        if typed:
+            words = f"to do it, type {typed} and Enter; Esc cancels"
+            self._lines.append(((words, "key"),))
+        else:
+            self._lines.append(
+                (("[ Cancel ]", "marked"), ("  Enter     ", "dim"), ("y", "key"), (" do it", "dim"))
+            )
 
     def compose(self) -> ComposeResult:
-        yield LinesView(id="question")
+        with Vertical(id="box"):
+            yield LinesView(id="question")
+            if self._typed:
+                yield Input(id="typed", compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#question", LinesView).show_lines(self._lines)
+        question = self.query_one("#question", LinesView)
+        question.styles.height = len(self._lines)
+        question.show_lines(self._lines)
+        if self._typed:
+            self.query_one("#typed", Input).focus()
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        self.dismiss(message.value.strip() == self._typed)
 
     def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
+        self.dismiss(yes and not self._typed)

@@ -1,12 +1,13 @@
 """Where the screens get their records: a journal, finished or growing, or a live controller.
 
-All feeds fold records into one state in a thread of their own, so that a slow source or a long
-journal never holds up a key press. Whoever reads the state holds the lock.
+All feeds fold records into one model in a thread of their own, so that a slow source or a long
+journal never holds up a key press. Whoever reads the model holds the lock.
 """
 
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,18 +15,17 @@ from pathlib import Path
 from harness import journal, runs
 from harness.errors import HarnessError
 from harness.events import Record
-from harness.state import RunState, fold
-from harness.tui.view import run_loss
+from harness.state import RunState
+from harness.tui.model import Model
 
 log = logging.getLogger("harness.tui")
 
 Pump = Callable[["Feed"], None]
-MOST_LOSSES = 512
 _RETRY_SECONDS = 1.0
 
 
 class Feed:
-    """A state that grows while `pump` runs. `label` says how fresh it is, in one word."""
+    """A model that grows while `pump` runs. `label` says how fresh it is, in one word."""
 
     def __init__(self, pump: Pump, *, source: str) -> None:
         self.source = source
@@ -35,10 +35,12 @@ class Feed:
         self.label = "OPENING"
         self.trouble = ""
         """One line when the source cannot be read; empty when all is well."""
-        self.losses: list[float] = []
         self.received = 0
-        self._state = RunState()
-        self._loss_step = -1
+        self.model = Model()
+        self.held_ns: int | None = None
+        """The moment at which the screens were held; what comes later waits at its source."""
+        self._going = threading.Event()
+        self._going.set()
         self._pump = pump
         self._thread: threading.Thread | None = None
 
@@ -49,41 +51,50 @@ class Feed:
     def stop(self) -> None:
         """Ask the pump to end and wait for it, at most two seconds."""
         self.stop_asked.set()
+        self._going.set()
         if self._thread is not None:
             self._thread.join(2.0)
+
+    @property
+    def now_ns(self) -> int:
+        """Wall clock of what is shown, nanoseconds."""
+        return time.time_ns() if self.held_ns is None else self.held_ns
+
+    @property
+    def holding(self) -> bool:
+        return self.held_ns is not None
+
+    def hold(self, holding: bool) -> None:
+        """Hold the screens as they are, or let them go on; nothing is lost meanwhile."""
+        if holding:
+            self.held_ns = self.now_ns
+            self._going.clear()
+        else:
+            self.held_ns = None
+            self._going.set()
+        self.version += 1
 
     @contextmanager
     def state(self) -> Iterator[RunState]:
         """The state, held still."""
         with self.lock:
-            yield self._state
+            yield self.model.state
 
     def take(self, record: Record) -> None:
+        self._going.wait()
         with self.lock:
-            fold(self._state, record)
+            self.model.apply(record)
             self.received += 1
             self.version += 1
-            attempt = self._state.attempt
-            if type(record.event).__name__ == "PulsesRead" and attempt is not None:
-                self._note_loss(attempt.step)
-            if self._state.ended is not None:
+            if self.model.state.ended is not None:
                 self.label = "ENDED"
 
     def say(self, label: str, trouble: str = "") -> None:
         with self.lock:
-            if self._state.ended is not None:
+            if self.model.state.ended is not None:
                 label = "ENDED"
-            self.label, self.trouble = label, journal_note(trouble)
+            self.label, self.trouble = label, " ".join(trouble.split())
             self.version += 1
-
-    def _note_loss(self, step: int) -> None:
-        if step == self._loss_step:
-            return
-        self._loss_step = step
-        loss = run_loss(self._state)
-        if loss is not None:
-            self.losses.append(loss)
-            del self.losses[:-MOST_LOSSES]
 
     def _run(self) -> None:
         try:
@@ -93,11 +104,6 @@ class Feed:
         except Exception as error:
             log.exception("the feed of %s ended", self.source)
             self.say("BROKEN", f"{type(error).__name__}: {error}")
-
-
-def journal_note(text: str) -> str:
-    """A message of a reader, on one line."""
-    return " ".join(text.split())
 
 
 def journal_feed(path: Path) -> Feed:

@@ -33,6 +33,8 @@ Ink = Literal[
     "frame_bad",
     "cursor",
     "marked",
+    "cell_cursor",
+    "chart",
 ]
 
 BACKGROUND = "#11151a"
@@ -67,6 +69,8 @@ INKS: Mapping[Ink, str] = {
     "frame_bad": f"bold {STATE_COLOURS['bad']}",
     "cursor": "bold #ffffff",
     "marked": "bold #ffffff on #2a3441",
+    "cell_cursor": "bold underline #ffffff",
+    "chart": "#56b4e9",
 }
 """Each ink as a rich style."""
 

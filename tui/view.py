@@ -91,11 +91,32 @@ class View:
         """Coordinates as text, such as `dp1 pp0 tp1`; empty when they are not known."""
         return place_text(self.axes, self.coordinates.get(cell.rank, {}))
 
-    def next_troubled(self, rank: int, step: int) -> int | None:
+    def order(self) -> tuple[int, ...]:
+        """Position among the cells of each place of the mesh, row-major; empty where that is the
+        order of the ranks, or is not known of all."""
+        if len(self.coordinates) < len(self.cells) or not self.axes:
+            return ()
+        places: list[int] = []
+        for cell in self.cells:
+            at = 0
+            for name, size in self.axes:
+                at = at * size + self.coordinates[cell.rank].get(name, 0)
+            places.append(at)
+        if sorted(places) != list(range(len(places))) or places == sorted(places):
+            return ()
+        order = [0] * len(places)
+        for index, place in enumerate(places):
+            order[place] = index
+        return tuple(order)
+
+    def next_troubled(
+        self, rank: int, step: int, among: frozenset[int] | None = None
+    ) -> int | None:
         """The next (`step` 1) or previous (-1) troubled rank after `rank`, culprits before the
-        slow and the stale; None when all is well."""
-        culprits = [cell.rank for cell in self.cells if cell.state in CULPRITS]
-        ranks = culprits or [cell.rank for cell in self.cells if cell.state in TROUBLED]
+        slow and the stale, only `among` these; None when all is well."""
+        cells = [cell for cell in self.cells if among is None or cell.rank in among]
+        culprits = [cell.rank for cell in cells if cell.state in CULPRITS]
+        ranks = culprits or [cell.rank for cell in cells if cell.state in TROUBLED]
         if not ranks:
             return None
         if step > 0:

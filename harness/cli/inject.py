@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import shlex
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from harness.cli.ask import ask
-from harness.cli.reading import SCHEMA, ReadingCommand, print_json
+from harness.cli.reading import SCHEMA, ReadingCommand, complete_runs, print_json
 from harness.errors import UsageError
 from harness.faults import ANY, Fault, when, whom
 from harness.orders import Inject
@@ -16,9 +18,22 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _COUNT = click.IntRange(min=0)
 
 
+def complete_kinds(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Kinds of fault for the shell to complete."""
+    from harness.chaos import kinds
+
+    return [
+        CompletionItem(kind.name, help=kind.summary)
+        for kind in kinds.everything()
+        if kind.name.startswith(incomplete)
+    ]
+
+
 @click.command("inject", cls=ReadingCommand, context_settings=HELP)
-@click.argument("kind")
-@click.argument("run", required=False)
+@click.argument("kind", shell_complete=complete_kinds)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--rank", type=_COUNT, help="Whom.")
 @click.option("--at", metavar="AXIS=N,...", help="Whom, by coordinates: tp=0,pp=1.")
 @click.option("--node", type=_COUNT, help="Which node, for kinds that are done to one.")
@@ -71,6 +86,28 @@ def command(
         return
     for line in lines:
         click.echo(line, err=not dry_run)
+
+
+def read_line(line: str, run: str | None, runs_dir: str | None) -> Fault:
+    """The fault that `harness inject LINE` would do to `run`. Raises UsageError as it would."""
+    try:
+        with command.make_context("inject", shlex.split(line)) as ctx:
+            given = ctx.params
+    except ValueError as error:
+        raise UsageError(f"{line}: {error}") from None
+    except click.exceptions.Exit:
+        raise UsageError(f"{line}: no fault", help="for example kill --rank 5") from None
+    except click.ClickException as error:
+        raise UsageError(error.format_message()) from None
+    for name in ("run", "runs_dir", "as_json", "dry_run"):
+        if given.pop(name):
+            raise UsageError(f"{name.replace('_', '-')} is not given here")
+    from harness.chaos import kinds
+
+    kind, most = given.pop("kind"), given.pop("max_ranks")
+    fault = _fault(kind, given)
+    kinds.check(dataclasses.replace(fault, rank=0) if given["at"] else fault)
+    return _on_run(fault, given["at"], run, runs_dir, most)
 
 
 def _fault(kind: str, given: dict[str, Any]) -> Fault:

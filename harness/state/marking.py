@@ -153,11 +153,10 @@ def counters_agree(samples: Iterable[Sample]) -> bool:
 
 
 class Book:
-    """All tracks of one group of `size` ranks. In a `sparse` one members leave out counts."""
+    """All tracks of one group of `size` ranks, by the counts that all of them tell."""
 
-    def __init__(self, size: int, *, sparse: bool = False) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._sparse = sparse
         self.tracks: dict[tuple[str, int], Track] = {}
         self._rows: dict[tuple[str, int], dict[int, dict[int, Sample]]] = {}
         self._done: dict[tuple[str, int], int] = {}
@@ -172,16 +171,11 @@ class Book:
         row[member] = sample
         if sum(len(each.ranks) for each in row.values()) < self._size:
             if len(rows) > _MOST_ROWS:
-                del rows[min(rows)]  # a member has ended, or never comes here
-                if not self._sparse:
-                    self.tracks.setdefault(place, Track(kind)).interrupt()
+                del rows[min(rows)]  # left out by a member, or it has ended or never comes here
             return None
         track = self.tracks.setdefault(place, Track(kind))
-        skipped = [earlier for earlier in rows if earlier < count]
-        if skipped and not self._sparse:
-            track.interrupt()
-        for earlier in [*skipped, count]:
-            del rows[earlier]
+        for known in [known for known in rows if known <= count]:
+            del rows[known]
         self._done[place] = count
         track.add(count, row)
         return row

@@ -27,7 +27,7 @@ def take_samples(attempt: AttemptState, event: e.MarksSampled, ref: tuple[str, i
         if book is None:
             if len(attempt.books) >= _MOST_BOOKS:
                 return
-            book = attempt.books[place] = Book(one.size, sparse=True)
+            book = attempt.books[place] = Book(one.size)
         sample = Sample(
             ranks=one.ranks,
             seq=one.seq,

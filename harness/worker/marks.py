@@ -1,15 +1,18 @@
 """Writes the program marks: optimizer steps, backward passes, training forwards of wrapped models.
 
-Every mark costs some microseconds: a walk over a few frames, one question to each group, one
-record. The hooks never raise, are silent in forked children and add no collective.
+A mark takes a walk over a few frames, a look at some variables, one question to each group and one
+record: microseconds in a loop, up to 0.2 ms in a training step, whose tensors have driven all that
+out of the caches. So in a program of short steps only every second, fourth, ... count is recorded,
+by ranks on their own: the counts of a rank that records fewer are among those of one that records
+more. The hooks never raise, are silent in forked children and add no collective.
 """
 
-import contextlib
 import functools
 import os
 import sys
 import zlib
 from collections.abc import Callable
+from time import monotonic
 from types import FrameType
 from typing import Any
 
@@ -22,6 +25,11 @@ _MOST_FRAMES = 40
 _CHAIN = 6
 """Frames of the user's that make one place of the program different from another."""
 _MOST_PLACES = 256
+_RECORD_SECONDS = 0.02
+"""Least mean time between the records of a rank."""
+_WINDOW = 64
+"""Records over which that is measured; all of the first ones are made."""
+_MOST_SKIPPED = 63
 
 
 class _Place:
@@ -46,6 +54,10 @@ class Marker:
         self._places: dict[tuple[int, ...], _Place] = {}
         self.total = 0
         """Marks so far, of all kinds."""
+        self._skipped = 0
+        """Bits that are 0 in the counts that are recorded: one less than a power of two."""
+        self._recorded = 0
+        self._since = monotonic()
         self.busy = False
         """Inside a backward pass or a wrapped forward, whose inner ones do not count."""
 
@@ -54,41 +66,57 @@ class Marker:
         return self._recorder.active
 
     def mark(self, kind: int, frame: FrameType | None) -> None:
-        """The program has come to a mark below `frame`."""
-        self.total += 1
-        with contextlib.suppress(Exception):  # the user's program goes on without this mark
-            self._mark(kind, frame)
+        """The program has come to a mark below `frame`.
 
-    def _mark(self, kind: int, frame: FrameType | None) -> None:
+        What every mark needs is done in this one function: where the caches are cold, each Python
+        function costs ten times what it does in a loop.
+        """
+        self.total += 1
+        try:
+            chain: list[FrameType] = []  # those outside torch and Python, innermost first
+            known: list[int] = [kind]
+            framework, users = self._sites.framework, self._sites.users
+            for _ in range(_MOST_FRAMES):
+                if frame is None:
+                    break
+                code = frame.f_code
+                key = id(code)
+                if key not in framework and (key in users or not self._sites.is_framework(code)):
+                    chain.append(frame)
+                    known.append(key ^ frame.f_lasti << 48)
+                    if len(chain) == _CHAIN:
+                        break
+                frame = frame.f_back
+            place = self._places.get(tuple(known))
+            if place is None:
+                if len(self._places) >= _MOST_PLACES or not chain or not self._recorder.shares:
+                    return
+                line = self._sites.line(chain[0])
+                place = self._places[tuple(known)] = _Place(_key(chain), line, chain)
+            place.count += 1
+            if not place.count & self._skipped:
+                self._record(kind, place, chain)
+        except Exception:  # the user's program goes on without this mark
+            return
+
+    def _record(self, kind: int, place: _Place, chain: list[FrameType]) -> None:
         groups = self._recorder.positions(marklog.MOST_GROUPS)
         if not groups:
             return
-        chain = self._users(frame)
-        known = (kind, *[id(each.f_code) ^ each.f_lasti << 48 for each in chain])
-        place = self._places.get(known)
-        if place is None:
-            if len(self._places) >= _MOST_PLACES or not chain:
-                return
-            place = self._places[known] = _Place(_key(chain), self._sites.line(chain[0]), chain)
-        place.count += 1
         counters, name, value = place.rhythm.look(chain, place.count)
         where = (place.line, self._sites.text(name) if name else 0, value)
         self._log.put(kind, place.key, place.count, where, counters, groups)
+        self._recorded += 1
+        if self._recorded % _WINDOW == 0:
+            self._keep_pace(monotonic())
 
-    def _users(self, frame: FrameType | None) -> list[FrameType]:
-        """The frames outside torch and Python, innermost first."""
-        found: list[FrameType] = []
-        framework, users = self._sites.framework, self._sites.users
-        for _ in range(_MOST_FRAMES):
-            if frame is None or len(found) == _CHAIN:
-                break
-            code = frame.f_code
-            if id(code) not in framework and (
-                id(code) in users or not self._sites.is_framework(code)
-            ):
-                found.append(frame)
-            frame = frame.f_back
-        return found
+    def _keep_pace(self, now: float) -> None:
+        """Record half as many counts, or twice as many, where records come too often or rarely."""
+        pause, self._since = (now - self._since) / _WINDOW, now
+        if pause < _RECORD_SECONDS and self._skipped < _MOST_SKIPPED:
+            self._skipped = self._skipped << 1 | 1
+        elif pause > 4 * _RECORD_SECONDS:
+            self._skipped >>= 1
 
 
 def _key(chain: list[FrameType]) -> int:

@@ -29,10 +29,14 @@ class Recorder:
         self._known: dict[int, tuple[int, tuple[int, ...]]] = {}
         """id of a ProcessGroup -> its number in the group log, its global ranks."""
         self._made: dict[int, weakref.ref[Any]] = {}
+        self._shared: list[tuple[int, weakref.ref[Any]]] = []
+        """Of the groups with other members: number in the group log, the group."""
         self._lock = threading.RLock()  # a signal handler may destroy groups too
         self._gone = 0
         """Collectives of groups that are no more."""
         self.active = True
+        self._stopped: list[bool] = []
+        """Not empty where it is no longer active; what a hook sees without a call."""
 
     # --- groups --------------------------------------------------------------------------------
 
@@ -59,6 +63,7 @@ class Recorder:
         with self._lock:
             self._known[id(pg)] = (number, tuple(ranks))
             self._made[id(pg)] = weakref.ref(pg)
+            self._list_shared()
 
     def forget(self, pg: Any) -> None:
         """`pg`, or every group when None, is about to be destroyed: nothing of ours may hold it
@@ -73,6 +78,19 @@ class Recorder:
                 if reference is not None and (group := reference()) is not None:
                     self._gone += _sequence_number(group)
                     del group
+            self._list_shared()
+
+    def _list_shared(self) -> None:
+        self._shared = [
+            (self._known[key][0], reference)
+            for key, reference in self._made.items()
+            if self._known[key][0] and len(self._known[key][1]) > 1
+        ]
+
+    @property
+    def shares(self) -> bool:
+        """Whether there are groups with other members."""
+        return bool(self._shared)
 
     def operations(self) -> int:
         """Collectives and point-to-point operations that this rank has begun, over all groups.
@@ -97,12 +115,8 @@ class Recorder:
         """
         found: list[int] = []
         passing = self._p2p.groups
-        for key, reference in list(self._made.items()):
-            number, ranks = self._known.get(key, (0, ()))
-            if not number or len(ranks) < 2 or number in passing:
-                continue
-            group = reference()
-            if group is None:
+        for number, reference in self._shared:
+            if number in passing or (group := reference()) is None:
                 continue
             try:
                 found += (number, group._get_sequence_number_for_group() & 0xFFFFFFFF)
@@ -120,9 +134,7 @@ class Recorder:
         for name in METHODS:
             if hasattr(group_class, name):
                 original = getattr(group_class, name)
-                setattr(
-                    group_class, name, sites.noted(original, self._known, lambda: not self.active)
-                )
+                setattr(group_class, name, sites.noted(original, self._known, self._stopped))
 
     def watch(self, module: Any) -> None:
         """Hook ProcessGroup and Work of `module` (torch's binding). Once a process."""
@@ -214,6 +226,7 @@ class Recorder:
 
     def _stop(self) -> None:
         self.active = False
+        self._stopped.append(True)
 
 
 def _peer_and_tag(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:

@@ -68,14 +68,18 @@ class Rhythm:
         self._seen = [*self._seen[-2:], (count, now)]
         if len(self._seen) < 3:
             return
-        (_, oldest), (_, older), _ = self._seen
+        (first, oldest), (second, older), _ = self._seen
+        passed = count - second
+        if passed != second - first:
+            return
         steady = [
-            (key, value - older[key])
+            (key, (value - older[key]) // passed)
             for key, value in now.items()
             if key in older
             and key in oldest
             and value - older[key] == older[key] - oldest[key]
             and value > older[key]
+            and (value - older[key]) % passed == 0
         ]
         steady.sort(key=lambda item: (not _likely(item[0][1]), item[1] != 1, item[0]))
         self.counters = [

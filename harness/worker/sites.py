@@ -9,7 +9,7 @@ import itertools
 import mmap
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import time_ns
 from types import CodeType, FrameType
@@ -111,10 +111,10 @@ class SiteWriter:
         self,
         original: Callable[..., Any],
         known: Mapping[int, tuple[int, tuple[int, ...]]],
-        silent: Callable[[], bool],
+        stopped: Sequence[bool],
     ) -> Callable[..., Any]:
         """`original`, a method of ProcessGroup, with each call noted. `known` has the number in the
-        group log by the group's id.
+        group log by the group's id. `stopped` is no longer empty when no more is to be noted.
 
         All is done in one function: after a blocking call the caches are cold, and each Python
         function costs ten times what it does in a loop.
@@ -126,19 +126,19 @@ class SiteWriter:
         count = self._count
 
         def collective(pg: Any, *args: Any, **kwargs: Any) -> Any:
-            if silent():
+            if stopped:
                 return original(pg, *args, **kwargs)
             try:
                 frame: Any = here(1)
                 while id(frame.f_code) in framework:
                     frame = frame.f_back
                 site = lines.get((id(frame.f_code), frame.f_lasti)) or line_of(frame)
-                number = known.get(id(pg), nobody)[0] & 0xFFFF
+                number, ranks = known.get(id(pg), nobody)
                 if self.observer is not None:
-                    self.observer(name, known.get(id(pg), nobody)[1], frame, args, kwargs)
+                    self.observer(name, ranks, frame, args, kwargs)
                 serial = next(count)
                 at = first + serial % CALLS * CALL_BYTES
-                pack_call(memory, at, serial, now(), 0, number, site, serial & _LOW)
+                pack_call(memory, at, serial, now(), 0, number & 0xFFFF, site, serial & _LOW)
             except Exception:  # nothing of ours may keep the call from being made
                 return original(pg, *args, **kwargs)
             try:

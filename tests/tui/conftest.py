@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.tui.app import HarnessApp
+from harness.tui.app import HarnessApp, Options
 from harness.tui.feed import Feed
 from harness.tui.logwatch import LogWatch
 
@@ -54,8 +54,13 @@ def app_of(scene: Any, *, run_dir: Path | None = None, **options: Any) -> Harnes
         logs = LogWatch(run_dir)
         for _ in range(3):  # a line waits at most one round for the other ranks
             logs.poll()
+    do = options.pop("do", None)
     return HarnessApp(
-        feed_of(scene), logs=logs, clock=lambda: scene.now_ns, zone=timezone.utc, **options
+        feed_of(scene),
+        Options(zone=timezone.utc, **options),
+        logs=logs,
+        do=do,
+        clock=lambda: scene.now_ns,
     )
 
 

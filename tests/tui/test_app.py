@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness.orders import Inject, StopRun
+from harness.orders import StopRun
 from harness.topology import Mesh
 
 LOGS = {
@@ -67,7 +67,7 @@ def test_large_mesh_shows_its_one_culprit_in_sight(scenes, tui):
 @pytest.mark.parametrize("width", [60, 80])
 def test_hints_are_whole_and_help_comes_first(scenes, tui, width):
     app = tui.app_of(scenes.running())
-    line = "".join(text for text, _ in app._footer(width))
+    line = "".join(text for text, _ in app.footer(width))
     assert line.startswith(" ? help  q detach")
     assert len(line) <= width
 
@@ -178,10 +178,7 @@ def test_deeds_are_done_after_y(scenes, tui):
     app = tui.app_of(scenes.running(), do=do)
     lines = tui.drive(app, (80, 24), "S", "y")
     app = tui.app_of(scenes.running(), do=do)
-    tui.drive(app, (80, 24), "l", "X", "y")
     assert isinstance(done[0], StopRun)
-    assert isinstance(done[1], Inject)
-    assert done[1].fault.rank == 1
     assert any("accepted: stopping" in line for line in lines)
 
 

@@ -11,7 +11,7 @@ from harness.state import fold_all
 from harness.topology import Mesh
 from harness.tui import paint
 from harness.tui.cells import GLYPHS, MEANINGS
-from harness.tui.grid import make_grid
+from harness.tui.grid import Layout, make_grid
 from harness.tui.theme import INK_OF_STATE, STATE_COLOURS
 from harness.tui.view import build
 from harness.tui.wording import clean, short_path
@@ -256,18 +256,20 @@ def test_state_colours_stay_apart_for_every_sight(sight):
     ],
 )
 def test_grid_places_every_rank_once(count, axes, width, height):
-    grid = make_grid(count, axes, width, height)
-    placed = [index for row in grid.rows for group in row for index in group]
+    grid = make_grid(Layout(count=count, axes=axes), width, height)
+    placed = [i for row in grid.rows for group in row for slot in group for i in grid.slots[slot]]
     assert sorted(placed) == list(range(count))
     for index in (0, count // 2, count - 1):
-        assert grid.at(*grid.place(index)) == index
+        slot = next(slot for slot in grid.slots if index in slot)
+        assert grid.at(*grid.place(index)) == slot[0]
     if grid.cards:
         assert grid.width * max(len(row[0]) for row in grid.rows) <= width
 
 
 def test_grid_rows_are_the_outer_axis():
     mesh = Mesh(names=("dp", "pp", "tp"), sizes=(2, 2, 2))
-    grid = make_grid(8, tuple(zip(mesh.names, mesh.sizes, strict=True)), 60, 10)
+    axes = tuple(zip(mesh.names, mesh.sizes, strict=True))
+    grid = make_grid(Layout(count=8, axes=axes), 60, 10)
     assert not grid.cards
     assert grid.labels == ("dp0", "dp1")
     assert grid.heads == ("pp0", "pp1")

@@ -5,7 +5,9 @@ import sys
 import weakref
 from typing import Any
 
-from harness.worker import marklog
+import pytest
+
+from harness.worker import layout, marklog, marks, p2p, sites
 from harness.worker.rhythm import Rhythm
 
 
@@ -65,3 +67,38 @@ def test_functions_that_hold_their_variables_are_not_asked() -> None:
     for number in range(1, 6):
         assert step(number)["number"] == number
     assert not rhythm.counters
+
+
+class Group:
+    """Stands for a ProcessGroup that has made as many collectives as steps."""
+
+    seq = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.seq
+
+
+def test_a_program_of_short_steps_has_every_second_count_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory, now = mmap.mmap(-1, layout.BYTES), [100.0]
+    monkeypatch.setattr(marks, "monotonic", lambda: now[0])
+    recorder = p2p.make(memory, layout.GROUPS_AT, layout.P2P_AT)
+    lines = sites.SiteWriter(memory, layout.SITES_AT)
+    marker = marks.Marker(marklog.MarkWriter(memory, layout.MARKS_AT), lines, recorder)
+    reader = marklog.MarkReader(memory, layout.MARKS_AT)
+    group = Group()
+    recorder.made(group, 1, [0, 1])
+
+    told = []
+    for seconds, steps in ((0.01, 66), (0.01, 334), (1.0, 200)):
+        for _ in range(steps):
+            group.seq += 1
+            now[0] += seconds
+            marker.mark(marklog.STEP, sys._getframe(0))
+        made = reader.new()
+        assert all(mark.groups == ((1, mark.count),) for mark in made)
+        told.append([mark.count for mark in made])
+    assert told[0] == [*range(1, 65), 66]
+    assert told[1] == list(range(68, 401, 2))
+    assert told[2][-50:] == list(range(551, 601))  # the steps are long again

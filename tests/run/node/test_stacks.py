@@ -54,10 +54,16 @@ def test_stacks_of_ranks_that_make_it_hard(node: Any) -> None:
         node.order(orders.TakeStacks(request="a", with_locals=True))
         taken = node.until(events.StacksTaken)
         ranks = {stack.rank: stack for stack in taken.stacks}
-        if ranks[1].frames and ranks[2].children and ranks[2].children[0].user_frame:
+        if (
+            ranks[0].frames
+            and ranks[1].frames
+            and ranks[2].children
+            and ranks[2].children[0].user_frame
+        ):
             break
     assert (taken.request, taken.node_rank) == ("a", 0)
     frozen, held, loading, gone = (ranks[rank] for rank in range(4))
+    assert frozen.user_frame, frozen
     assert (frozen.state, frozen.user_frame.function) == ("T", "frozen")
     assert held.user_frame.function == "held"
     assert loading.user_frame.function == "loading"
@@ -178,3 +184,14 @@ def test_other_threads_of_a_report_with_those_in_the_users_code_first() -> None:
     found = spyreport.other_threads(json.dumps(report).encode(), 41)
     told = [(thread.name, thread.where.function) for thread in found]
     assert told == [("uploader", "upload"), ("logger", "wait")]
+
+
+def test_the_main_thread_is_found_beside_a_state_that_is_just_being_made() -> None:
+    """As py-spy tells of a process that was stopped while another of its threads took the lock."""
+    main = {"pid": 41, "thread_name": "MainThread", "os_thread_id": 41}
+    frame = {"filename": "/u/train.py", "line": 6, "name": "frozen", "locals": None}
+    report = [{**main, "frames": []}, {**main, "frames": [frame]}]
+    frames, _ = spyreport.main_thread(json.dumps(report).encode(), 41)
+    assert [each.function for each in frames] == ["frozen"]
+    with pytest.raises(spyreport.NoStack, match="no Python frame"):
+        spyreport.main_thread(json.dumps(report[:1]).encode(), 41)

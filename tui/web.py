@@ -1,0 +1,69 @@
+"""The screens in a browser: a page on loopback, one process of the app behind each tab.
+
+textual-serve does the work. Of ours is what it lacks: only loopback, only pages that we have served
+ourselves (any page that a browser shows may open a socket to this machine), no font from elsewhere.
+"""
+
+import shlex
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from textual_serve.server import Server
+
+from harness.errors import UsageError
+
+HOST = "127.0.0.1"
+_TEMPLATES = Path(__file__).with_name("templates")
+
+
+class LoopbackServer(Server):
+    """Serves `command` at http://127.0.0.1:`port` to this machine alone."""
+
+    def __init__(self, command: str, port: int) -> None:
+        super().__init__(
+            command, host=HOST, port=port, title="harness tui", templates_path=_TEMPLATES
+        )
+
+    async def _make_app(self) -> web.Application:
+        app = await super()._make_app()
+        app.middlewares.append(_same_origin(self.port))
+        return app
+
+    async def on_startup(self, app: web.Application) -> None:
+        click.echo(f"open {self.public_url} in a browser on this machine; Ctrl-C ends it", err=True)
+
+    def initialize_logging(self) -> None:
+        """Nothing is logged: errors of the app reach the page's own process."""
+
+
+def _same_origin(port: int) -> Middleware:
+    """Refuses requests under other names, and sockets that other pages open."""
+    hosts = {f"{HOST}:{port}", f"localhost:{port}"}
+    origins = {f"http://{host}" for host in hosts}
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        if request.host not in hosts or (origin is not None and origin not in origins):
+            raise web.HTTPForbidden(text="harness tui serves its own pages on this machine only\n")
+        return await handler(request)
+
+    return check
+
+
+def serve(command: Sequence[str], port: int) -> None:
+    """Serve until Ctrl-C. `port` 0: any free one. Raises UsageError when it cannot be had."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} cannot be had: {error.strerror}", help="give another one with --port"
+            ) from None
+        port = probe.getsockname()[1]
+    LoopbackServer(shlex.join(command), port).serve()
