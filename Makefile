@@ -39,8 +39,8 @@ lookalikes: env
 	@$(BIN)/python bench/lookalikes.py --times $(TIMES)
 
 chaos-smoke: env
-	@$(BIN)/harness chaos campaign --workloads ddp --ranks 1 --minutes 3 --kinds \
-	  kill,stop,exception,exit_zero,collective_skip,flip_parameter,loader_stuck,checkpoint_missing
+	@$(BIN)/harness chaos campaign --series 6 --workloads ddp --ranks 1 --minutes 3 --kinds \
+	  kill,exception,stop,flip_parameter,loader_stuck,checkpoint_truncate,collective_skip,exit_zero
 
 # 3 ranks of each layout, two faults at once, and the plain DDP script: for a night.
 chaos-full: env

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.agent import asleep, processes
+from harness.processes import Turns, starved, turns
 from harness.sightings import Activity
 
 
@@ -23,6 +24,7 @@ class Reading:
     log_at: float
     traced_by: int
     asleep_seconds: float | None
+    turns: Turns
 
 
 def read(pid: int, log: Path) -> Reading:
@@ -39,6 +41,7 @@ def read(pid: int, log: Path) -> Reading:
         log_at=log_at,
         traced_by=_tracer(pid),
         asleep_seconds=asleep.seconds_left(pid),
+        turns=turns(pid),
     )
 
 
@@ -55,6 +58,7 @@ def between(first: Reading, second: Reading) -> Activity:
         log_quiet_seconds=round(max(0.0, time.time() - second.log_at), 3),
         traced_by=second.traced_by or first.traced_by,
         asleep_seconds=second.asleep_seconds,
+        starved_seconds=round(starved(first.turns, second.turns), 3),
     )
 
 

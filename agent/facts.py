@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from harness import events as e
-from harness.agent import filecheck
+from harness.agent import filecheck, setups
 from harness.agent.workers import Worker
 from harness.sightings import ExceptionInHand
 
@@ -44,6 +44,9 @@ def event_of(worker: Worker, fact: dict[str, Any], node_rank: int) -> e.Event | 
             return None
         if kind == "Stack":
             worker.told_stack(str(fact["text"]))
+            return None
+        if kind == "SetupTold":
+            worker.setup = setups.setup_of(fact)
             return None
         if kind == "CheckpointRefused":
             return msgspec.convert(

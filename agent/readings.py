@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness import events as e
 from harness.agent import arrivals, vitals
+from harness.agent.setups import Setups
 from harness.agent.workers import Worker
 from harness.sightings import Vitals
 
@@ -37,6 +38,7 @@ class Readings:
         self._said: dict[int, Vitals] = {}
         """By process: what was reported last."""
         self._peers: dict[int, tuple[float, tuple[int, ...]]] = {}
+        self._setups = Setups()
         self._world_size = 1
         self._young_until = 0.0
 
@@ -45,6 +47,7 @@ class Readings:
         self._world_size = world_size
         self._young_until = time.monotonic() + _YOUNG_SECONDS
         self._said.clear()
+        self._setups.forget()
         self._peers.clear()
 
     async def keep(self, node_rank: int) -> None:
@@ -55,6 +58,7 @@ class Readings:
             now = time.monotonic()
             pause = _SAMPLE_SECONDS / 2 if now < self._young_until else _REPORT_SECONDS
             workers = [worker for worker in self._live() if worker.guest]
+            await self._read_setups(node_rank, workers)
             if now >= vitals_due and self.vitals(node_rank, workers):
                 vitals_due = now + pause
             if now >= arrivals_due and self._arrivals(node_rank, workers):
@@ -80,6 +84,14 @@ class Readings:
                 ),
             )
         return bool(changed)
+
+    async def _read_setups(self, node_rank: int, workers: list[Worker]) -> None:
+        """In a thread: the files may lie on a slow or broken file system."""
+        if all(worker.setup is None for worker in workers):
+            return
+        found = await asyncio.to_thread(self._setups.read, node_rank, workers)
+        if found is not None:
+            self._report(*found)
 
     def _arrivals(self, node_rank: int, workers: Iterable[Worker]) -> bool:
         taken, peers, attempt = {}, {}, 0

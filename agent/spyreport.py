@@ -32,10 +32,13 @@ def main_thread(report: bytes, pid: int) -> tuple[tuple[Frame, ...], tuple[tuple
         threads = json.loads(report)
     except ValueError:
         raise NoStack("py-spy's report was cut off") from None
-    main = next((thread for thread in threads if thread.get("os_thread_id") == pid), None)
+    # A thread state that another thread is just making carries the ids of the main one, and no
+    # frames yet; of a process that was stopped then it stays so.
+    framed = [thread for thread in threads if thread["frames"]]
+    main = next((thread for thread in framed if thread.get("os_thread_id") == pid), None)
     if main is None:
-        main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
-    if main is None or not main["frames"]:
+        main = next((t for t in framed if t.get("thread_name") == "MainThread"), None)
+    if main is None:
         raise NoStack("py-spy saw no Python frame of the main thread")
     kept = [
         (

@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.agent.arrivals import ArrivalLog
 from harness.agent.recordlogs import RecordLogs
+from harness.setups import Setup
 from harness.sightings import ExceptionInHand, Pulse
 from harness.worker import link, ownstack
 from harness.worker.pulse import PulseReader, PulseReading
@@ -76,6 +77,8 @@ class Worker:
     handling: ExceptionInHand | None = None
     """The exception that its main thread has been handling for a while."""
     arrivals: ArrivalLog = field(default_factory=ArrivalLog)
+    setup: Setup | None = None
+    """What it says that it runs with; digests of the files are still missing."""
     _stack: asyncio.Future[str] | None = None
 
     @property

@@ -16,14 +16,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import journal, runs
-from harness.chaos import residue
+from harness import journal, runs, runtimedir
+from harness.chaos import kinds, residue
 from harness.chaos.address import addressed
 from harness.chaos.plan import Plan, Planned
 from harness.chaos.residue import Residue
 from harness.codec import CodecError, decode
 from harness.errors import HarnessError
-from harness.events import AgentJoined, ControllerStarted, Record, StoreReady, WorkerStarted
+from harness.events import (
+    AgentJoined,
+    ControllerStarted,
+    FaultInjected,
+    Record,
+    StoreReady,
+    WorkerStarted,
+)
 from harness.faults import ANY, Fault
 from harness.orders import Inject
 from harness.processes import before_exec
@@ -32,14 +39,20 @@ from harness.wire import observer
 
 NAME = "it"
 _LOOK_SECONDS = 0.02
-_SHORTEST_LIMIT, _PER_STEP = 240.0, 2.0
+_SHORTEST_LIMIT, _PER_STEP, _PER_FAULT = 240.0, 2.0, 60.0
+"""Seconds until a run is called endless."""
 _STOP_SECONDS = 10.0
+_CONTROLLER_SECONDS, _LEAVE_SECONDS = 10, 60.0
+"""How long nodes go on without the head, and in what time they are gone by themselves."""
+_CALM_STEPS, _CALM_NS = 5, 5 * 10**9
+"""A fault that nothing has come of for so long is past."""
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Executed:
-    """What came of a plan. `code` is the head launcher's; `refused` holds faults that the run did
+    """What came of a plan. `code` is the head launcher's, `codes` are those of the other nodes in
+    their order, None for one that did not end by itself; `refused` holds faults that the run did
     not take, in words."""
 
     plan: Plan
@@ -49,6 +62,7 @@ class Executed:
     residue: Residue
     seconds: float
     timed_out: bool = False
+    codes: tuple[int | None, ...] = ()
     refused: list[str] = field(default_factory=list)
 
     @property
@@ -64,6 +78,8 @@ class _Follower:
         self.state = RunState()
         self.pids: set[int] = set()
         self.ports: set[int] = set()
+        self.struck_at = 0
+        """Step of the furthest rank, since its start, when the newest fault was done."""
         self._path = path
         self._reader: journal.LineReader | None = None
 
@@ -85,9 +101,23 @@ class _Follower:
                 self.ports.add(port)
             case ControllerStarted(address=address):
                 self.ports.add(int(address.rpartition(":")[2]))
+            case FaultInjected():
+                self.struck_at = max(_steps(self.state), default=0)
             case _:
                 pass
         fold(self.state, record)
+
+    def gone_on(self) -> bool:
+        """Whether the run has gone on after the newest fault: in a new attempt, or for so many
+        steps and seconds that the fault would have been told by now."""
+        attempt, fault = self.state.attempt, self.state.faults[-1]
+        if attempt is None or not _steps(self.state):
+            return False
+        if attempt.started_ns > fault.injected_ns:
+            return True
+        needed = max(kinds.find(fault.fault.kind).steps, _CALM_STEPS)
+        quiet = time.time_ns() - fault.injected_ns > _CALM_NS
+        return quiet and min(_steps(self.state)) >= self.struck_at + needed
 
     def close(self) -> None:
         if self._reader is not None:
@@ -108,6 +138,7 @@ def commands(plan: Plan, folder: Path, port: int) -> list[list[str]]:
             words += ["--run-name", NAME]
         if one.nodes > 1:
             words += ["--nnodes", f"1:{one.nodes}", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+            words += ["--controller-timeout", str(_CONTROLLER_SECONDS)]
             words += ["--node-rank", "0"] if node == 0 else ["--rdzv-conf", "is_host=0"]
         found.append([*words, *one.options, *one.command(folder / "work")])
     return found
@@ -132,6 +163,8 @@ def execute(plan: Plan, folder: Path, *, say: Say = lambda text: None) -> Execut
         with _launched(plan, folder, environ) as nodes:
             _attend(plan, folder, nodes, follower, done, say)
         follower.look()
+        if any(kinds.find(planned.fault.kind).leaves for planned in plan.faults):
+            runtimedir.remove_abandoned(temp)  # as the next run on that host does
         done.residue = residue.left(mark, follower.pids, follower.ports, before, temp)
     finally:
         residue.kill_marked(mark)
@@ -151,18 +184,21 @@ def _attend(
 ) -> None:
     """Ask for each fault when it may be asked for, until the run is over or out of time."""
     steps = plan.workload.steps
-    limit = time.monotonic() + _SHORTEST_LIMIT + _PER_STEP * steps
+    seconds = _SHORTEST_LIMIT + _PER_STEP * steps + _PER_FAULT * len(plan.faults)
+    limit = time.monotonic() + seconds
     waiting = list(plan.faults)
+    asked = 0
     while nodes[0].poll() is None:
         follower.look()
         for planned in list(waiting):
             fault = addressed(planned, follower.state)
-            if fault is None or not _may(planned, follower.state):
+            if fault is None or not _may(planned, follower, asked):
                 continue
             answer = _ask(folder, fault)
             if answer is not None:
                 waiting.remove(planned)
                 accepted, why = answer
+                asked += fault.times if accepted else 0
                 say(why if accepted else f"refused: {why}")
                 if not accepted:
                     done.refused.append(f"{fault.kind}: {why}")
@@ -173,9 +209,12 @@ def _attend(
     done.refused += [f"{planned.fault.kind}: its moment never came" for planned in waiting]
     if not done.timed_out:
         done.code = nodes[0].wait()
+        patience = _LEAVE_SECONDS if done.code == -signal.SIGKILL else _STOP_SECONDS
+        until = time.monotonic() + patience
         for node in nodes[1:]:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                node.wait(_STOP_SECONDS)
+                node.wait(max(0.0, until - time.monotonic()))
+        done.codes = tuple(node.poll() for node in nodes[1:])
 
 
 @contextlib.contextmanager
@@ -216,8 +255,9 @@ def _free_port() -> int:
         return port
 
 
-def _may(planned: Planned, state: RunState) -> bool:
-    """Whether what the fault is to come after has happened."""
+def _may(planned: Planned, follower: _Follower, asked: int) -> bool:
+    """Whether what the fault is to come after has happened. `asked` faults were asked for."""
+    state = follower.state
     match planned.after:
         case "suspicion":
             return bool(state.faults) and bool(state.collections)
@@ -225,10 +265,19 @@ def _may(planned: Planned, state: RunState) -> bool:
             return bool(state.incidents)
         case "restart":
             return len(state.attempts) > 1
+        case "before" if asked:
+            return len(state.faults) >= asked and follower.gone_on()
         case _ if planned.fault.rank == ANY:
             return _at_work(state, planned.fault.node)
         case _:
             return state.run is not None
+
+
+def _steps(state: RunState) -> list[int]:
+    """That each rank of the newest attempt has made; none before all are at work."""
+    attempt = state.attempt
+    ranks = [] if attempt is None else list(attempt.ranks.values())
+    return [rank.step for rank in ranks] if all(rank.collectives for rank in ranks) else []
 
 
 def _at_work(state: RunState, node: int) -> bool:

@@ -4,14 +4,15 @@ Knows nothing of how faults are done: a plan's kinds say what must come of them,
 what came.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.chaos import kinds
 from harness.chaos.executor import Executed
 from harness.chaos.kinds import Kind
 from harness.chaos.workloads import same_final
+from harness.errors import ExitCode
 from harness.events import FaultInjected
 from harness.faults import ANY, whom
 from harness.incidents import Incident
@@ -21,6 +22,8 @@ _CLOCKS_NS = 500_000_000
 """By which clocks of nodes may differ: what was said before the harm is not said of it."""
 _ENDS = 2
 """Of a connection: where it was cut, either may be named."""
+_AT_ONCE_NS = 10 * 10**9
+"""Between two faults of which one incident may stand for both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One fault that was done, and what was said of it; `nothing` where no incident fits."""
+    """One fault that was done, and what was said of it or in its place; `nothing`."""
 
     kind: str
     target: str
@@ -43,6 +46,8 @@ class Row:
     action: str
     mttd: float | None
     """Seconds from the harm to the verdict."""
+    wrong: Mapping[str, str] = field(default_factory=dict)
+    """Question → what is wrong, of class, ranks, innocents and action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,59 +81,133 @@ class Judgment:
         return next((check.ok for check in self.checks if check.name == name), None)
 
 
+@dataclass(slots=True)
+class _Case:
+    """A fault that was done, and what is about it. `attempt` None: not known."""
+
+    fault: FaultInjected
+    kind: Kind
+    attempt: int | None
+    incident: Incident | None = None
+    stray: list[Incident] = field(default_factory=list)
+    """Said after it and about nothing that was done."""
+
+
 def judge(done: Executed, calm: Path | None) -> Judgment:
     """Compare what was done with what was said. `calm` is where the same run without
     faults wrote."""
     state = done.state
-    harms = [(fault, kinds.find(fault.fault.kind)) for fault in state.faults]
-    story = [(fault, kind, _told_of(fault, kind, state)) for fault, kind in harms]
-    checks = [_done(done), _classes(story, state), _ranks(story, state), _innocents(harms, state)]
-    checks += [_actions(story), _outcome(done, story), _lost(done, story)]
-    checks += [
-        _final(done, calm, story),
-        Check(name="residue", ok=not done.residue, says=done.residue.words()),
-    ]
-    first = story[0] if story else None
-    incident = first[2] if first else None
-    shown = incident or next(iter(state.incidents), None)
+    cases, early = _cases(state)
+    rows = tuple(_row(case, cases, state) for case in cases)
+    checks = [_done(done), *_asked_of_each(rows, early)]
+    checks += [_outcome(done, cases), _lost(done, cases), _final(done, calm, cases)]
+    checks += [Check(name="residue", ok=not done.residue, says=done.residue.words())]
+    first = cases[0].incident if cases else None
+    shown = first or next(iter(state.incidents), None)
     return Judgment(
         plan=str(done.plan),
         checks=tuple(checks),
-        rows=tuple(_row(*told) for told in story),
+        rows=rows,
         expected=_expected(done),
         said="nothing" if shown is None else shown.verdict.verdict,
         ranks=() if shown is None else tuple(shown.verdict.first_failing),
-        mttd=None if first is None else _row(*first).mttd,
-        lost_steps=None if incident is None else incident.lost_steps,
+        mttd=rows[0].mttd if rows else None,
+        lost_steps=None if first is None else first.lost_steps,
         seconds=done.seconds,
         folder=str(done.folder),
     )
 
 
-Story = list[tuple[FaultInjected, Kind, Incident | None]]
+def _cases(state: RunState) -> tuple[list[_Case], list[Incident]]:
+    """Each fault with its incident; what is about no fault goes to the one before it, or is
+    returned where nothing was done yet."""
+    cases = [
+        _Case(fault=fault, kind=kinds.find(fault.fault.kind), attempt=_attempt(fault, state))
+        for fault in state.faults
+    ]
+    for case in cases:
+        case.incident = next((i for i in _told_of(case, state) if _names(i, case, state)), None)
+    for case in cases:  # of the right class, and of the wrong ranks
+        if case.incident is None:
+            claimed = [each.incident for each in cases]
+            case.incident = next((i for i in _told_of(case, state) if i not in claimed), None)
+    early: list[Incident] = []
+    for incident in state.incidents:
+        if incident in [case.incident for case in cases] or any(
+            _may_be_of(incident, case) and _names(incident, case, state) for case in cases
+        ):
+            continue
+        before = [c for c in cases if c.fault.injected_ns - _CLOCKS_NS <= incident.detected_ns]
+        (before[-1].stray if before else early).append(incident)
+    return cases, early
 
 
-def _row(fault: FaultInjected, kind: Kind, incident: Incident | None) -> Row:
-    if incident is None:
-        return Row(
-            kind=kind.name, target=whom(fault.fault), said="nothing", ranks=(), action="none",
-            mttd=None,
-        )  # fmt: skip
+def _attempt(fault: FaultInjected, state: RunState) -> int | None:
+    """In which it was done."""
+    begun = [a.index for a in state.attempts if a.started_ns <= fault.injected_ns]
+    return begun[-1] if begun else None
+
+
+def _near(incident: Incident, case: _Case) -> bool:
+    """Whether the harm can have been at work in the incident's attempt: processes end with
+    theirs, files and nodes do not."""
+    lasts = case.kind.area == "checkpoint" or case.kind.on_node
+    return lasts or case.attempt is None or incident.verdict.attempt == case.attempt
+
+
+def _may_be_of(incident: Incident, case: _Case) -> bool:
+    return incident.verdict.verdict in (*case.kind.verdicts, *case.kind.also) and _near(
+        incident, case
+    )
+
+
+def _told_of(case: _Case, state: RunState) -> list[Incident]:
+    """The incidents that can be about this fault, by class and time."""
+    soonest = case.fault.injected_ns - _CLOCKS_NS
+    return [
+        incident
+        for incident in state.incidents
+        if incident.verdict.verdict in case.kind.verdicts
+        and incident.detected_ns >= soonest
+        and _near(incident, case)
+    ]
+
+
+def _names(incident: Incident, case: _Case, state: RunState) -> bool:
+    """Whether it names whom the fault was done to, or need not."""
+    if case.kind.blame != "target" or case.kind.area == "checkpoint":
+        return True
+    return bool(targets(case.fault, state) & set(incident.verdict.first_failing))
+
+
+def _row(case: _Case, cases: Sequence[_Case], state: RunState) -> Row:
+    kind, incident = case.kind, case.incident
+    shown = incident or next(iter(case.stray), None)
+    answers = {
+        "class": _class(case, cases),
+        "ranks": _ranks(case, cases, state),
+        "innocents": _innocents(case, cases, state),
+        "action": _action(case),
+    }
     return Row(
         kind=kind.name,
-        target=whom(fault.fault),
-        said=incident.verdict.verdict,
-        ranks=tuple(incident.verdict.first_failing),
-        action=incident.action,
-        mttd=(incident.detected_ns - fault.injected_ns) / 1e9,
+        target=whom(case.fault.fault),
+        said="nothing" if shown is None else shown.verdict.verdict,
+        ranks=() if shown is None else tuple(shown.verdict.first_failing),
+        action="none" if shown is None else shown.action,
+        mttd=None if incident is None else _seconds(case.fault, incident),
+        wrong={question: says for question, says in answers.items() if says},
     )
+
+
+def _seconds(fault: FaultInjected, incident: Incident) -> float:
+    return (incident.detected_ns - fault.injected_ns) / 1e9
 
 
 def _expected(done: Executed) -> str:
     if not done.plan.faults:
         return "nothing"
-    kind = kinds.find(done.plan.faults[0].fault.kind)
-    return kind.verdicts[0] if kind.verdicts else "nothing"
+    return kinds.find(done.plan.faults[0].fault.kind).expected
 
 
 def targets(fault: FaultInjected, state: RunState) -> set[int]:
@@ -144,15 +223,6 @@ def targets(fault: FaultInjected, state: RunState) -> set[int]:
     }
 
 
-def _told_of(fault: FaultInjected, kind: Kind, state: RunState) -> Incident | None:
-    """The incident that is about this fault, if there is one."""
-    wanted = targets(fault, state)
-    fits = [i for i in state.incidents if i.verdict.verdict in kind.verdicts]
-    if kind.blame == "target" and kind.area != "checkpoint":
-        fits = [i for i in fits if wanted & set(i.verdict.first_failing)]
-    return next((i for i in fits if i.detected_ns >= fault.injected_ns - _CLOCKS_NS), None)
-
-
 def _done(done: Executed) -> Check:
     asked = sum(planned.fault.times for planned in done.plan.faults)
     missing = asked - len(done.state.faults)
@@ -162,113 +232,145 @@ def _done(done: Executed) -> Check:
     return Check(name="done", ok=True, says=f"{asked} done")
 
 
-def _classes(story: Story, state: RunState) -> Check:
-    """Each fault that must be told is, and nothing else is told."""
-    wrong = []
-    allowed: set[str] = set()
-    for fault, kind, incident in story:
-        allowed |= {*kind.verdicts, *kind.also}
-        if kind.verdicts and incident is None and not _covered(fault, kind, story):
-            wanted = " or ".join(kind.verdicts)
-            wrong.append(f"{kind.name} of {whom(fault.fault)} is not told as {wanted}")
-    for each in state.incidents:
-        if each.verdict.verdict not in allowed:
-            ranks = ",".join(map(str, each.verdict.first_failing))
-            wrong.append(f"{each.verdict.verdict} of ranks {ranks}")
-    told = ", ".join(i.verdict.verdict for i in state.incidents) or "nothing"
-    return Check(name="class", ok=not wrong, says="; ".join(wrong) or told)
+OF_EACH = {
+    "class": "as it must be",
+    "ranks": "as they were",
+    "innocents": "none blamed",
+    "action": "as it must be",
+}
+"""Questions to each fault, and what is said where all is right."""
 
 
-def _covered(fault: FaultInjected, kind: Kind, story: Story) -> bool:
+def _asked_of_each(rows: Sequence[Row], early: Sequence[Incident]) -> list[Check]:
+    """What is asked of each fault, as questions to the run. `early` was said before any harm."""
+    found = []
+    for name, right in OF_EACH.items():
+        wrong = [row.wrong[name] for row in rows if name in row.wrong]
+        if name == "class":
+            wrong += [_words(incident) for incident in early]
+        if name == "innocents":
+            wrong += [f"blamed: {_text(i.verdict.first_failing)}" for i in early]
+        told = [row.said if name == "class" else row.action for row in rows]
+        says = ", ".join(told) if told and name in ("class", "action") else right
+        found.append(Check(name=name, ok=not wrong, says="; ".join(wrong) or says))
+    return found
+
+
+def _words(incident: Incident) -> str:
+    return f"{incident.verdict.verdict} of ranks {_text(incident.verdict.first_failing)}"
+
+
+def _class(case: _Case, cases: Sequence[_Case]) -> str:
+    """What is wrong: what must be told is not, or something else is."""
+    wrong = [_words(incident) for incident in case.stray]
+    told = case.incident is not None or _takes_head(case) or _covered(case, cases)
+    if case.kind.verdicts and not told:
+        wanted = " or ".join(case.kind.verdicts)
+        wrong.insert(0, f"{case.kind.name} of {whom(case.fault.fault)} is not told as {wanted}")
+    return "; ".join(wrong)
+
+
+def _takes_head(case: _Case) -> bool:
+    """Controller and journal go with it: nobody is left to judge, and the exit codes of the other
+    nodes tell."""
+    return case.kind.name == "node_kill" and case.fault.fault.node <= 0
+
+
+def _covered(case: _Case, cases: Sequence[_Case]) -> bool:
     """Whether another fault took the rank away before this one could be told: of two ranks that
     are harmed in one attempt only the first may be seen to fail."""
     return any(
-        incident is not None and abs(fault.injected_ns - other.injected_ns) < 10_000_000_000
-        for other, _, incident in story
-        if other is not fault
+        other is not case
+        and other.incident is not None
+        and other.attempt == case.attempt
+        and abs(case.fault.injected_ns - other.fault.injected_ns) < _AT_ONCE_NS
+        for other in cases
     )
 
 
-def _ranks(story: Story, state: RunState) -> Check:
-    wrong = []
-    everybody: set[int] = set()
-    for fault, _, _ in story:
-        everybody |= targets(fault, state)
-    for fault, kind, incident in story:
-        if incident is None or kind.blame == "nobody":
-            continue
-        named = set(incident.verdict.first_failing)
-        mine = targets(fault, state)
-        if kind.blame == "pair":
-            right = bool(named & mine) or len(named) <= _ENDS
-        elif kind.area == "checkpoint":
-            right = True  # a file belongs to whoever wrote it
-        else:
-            right = bool(named & mine) and named <= everybody
-        if not right:
-            wrong.append(f"{kind.name} of {whom(fault.fault)} was said of ranks {_text(named)}")
-    return Check(name="ranks", ok=not wrong, says="; ".join(wrong) or "as they were")
+def _ranks(case: _Case, cases: Sequence[_Case], state: RunState) -> str:
+    if case.incident is None or case.kind.blame == "nobody" or case.kind.area == "checkpoint":
+        return ""  # a file belongs to whoever wrote it
+    named = set(case.incident.verdict.first_failing)
+    mine = targets(case.fault, state)
+    if case.kind.blame == "pair":
+        right = bool(named & mine) or len(named) <= _ENDS
+    else:
+        right = bool(named & mine) and named <= _harmed(case.incident, cases, state)
+    told = f"{case.kind.name} of {whom(case.fault.fault)} was said of ranks {_text(named)}"
+    return "" if right else told
 
 
-def _innocents(harms: Iterable[tuple[FaultInjected, Kind]], state: RunState) -> Check:
-    guilty: set[int] = set()
-    anybody = False
-    for fault, kind in harms:
-        guilty |= targets(fault, state)
-        anybody = anybody or kind.blame == "pair" or kind.area == "checkpoint"
-    blamed = {rank for i in state.incidents for rank in i.verdict.first_failing} - guilty
-    if anybody:
-        blamed = set()
-    return Check(
-        name="innocents",
-        ok=not blamed,
-        says=f"blamed: {_text(blamed)}" if blamed else "none blamed",
-    )
+def _harmed(incident: Incident, cases: Sequence[_Case], state: RunState) -> set[int]:
+    """The ranks that something was done to which can be at work in the incident."""
+    found: set[int] = set()
+    for case in cases:
+        if _near(incident, case):
+            found |= targets(case.fault, state)
+    return found
+
+
+def _innocents(case: _Case, cases: Sequence[_Case], state: RunState) -> str:
+    """Ranks that were named though nothing was done to them."""
+    blamed: set[int] = set()
+    for incident in (*([case.incident] if case.incident else []), *case.stray):
+        anybody = any(
+            each.kind.blame == "pair" or each.kind.area == "checkpoint"
+            for each in cases
+            if _near(incident, each)
+        )
+        if not anybody:
+            blamed |= set(incident.verdict.first_failing) - _harmed(incident, cases, state)
+    return f"blamed: {_text(blamed)}" if blamed else ""
 
 
 def _text(ranks: Iterable[int]) -> str:
     return ",".join(map(str, sorted(ranks))) or "none"
 
 
-def _actions(story: Story) -> Check:
-    wrong = [
-        f"{incident.action} after {kind.name}, not {' or '.join(kind.actions)}"
-        for _, kind, incident in story
-        if incident is not None and incident.action not in kind.actions
-    ]
-    taken = ", ".join(i.action for _, _, i in story if i is not None) or "none"
-    return Check(name="action", ok=not wrong, says="; ".join(wrong) or taken)
+def _action(case: _Case) -> str:
+    if case.incident is None or case.incident.action in case.kind.actions:
+        return ""
+    return f"{case.incident.action} after {case.kind.name}, not {' or '.join(case.kind.actions)}"
 
 
 def _stopped(done: Executed) -> bool:
     return any(i.action == "stop" for i in done.state.incidents)
 
 
-def _outcome(done: Executed, story: Story) -> Check:
+def _outcome(done: Executed, cases: Sequence[_Case]) -> Check:
     """A run that was not stopped comes to its end; one that was says so by its exit code."""
     if done.timed_out:
         return Check(name="outcome", ok=False, says="it did not end in time")
     if _stopped(done):
         return Check(name="outcome", ok=done.code != 0, says=f"stopped with exit code {done.code}")
-    if any(kind.name == "node_kill" and f.fault.node <= 0 for f, kind, _ in story):
-        return Check(name="outcome", ok=True, says="the head is gone, and the run with it")
+    if any(_takes_head(case) for case in cases):
+        ended = ", ".join("not ended" if code is None else str(code) for code in done.codes)
+        lost = int(ExitCode.NODE_LOST)
+        says = f"the head is gone; the other nodes ended with {ended or 'nothing'}"
+        return Check(name="outcome", ok=all(code == lost for code in done.codes), says=says)
     return Check(name="outcome", ok=done.code == 0, says=f"exit code {done.code}")
 
 
-def _lost(done: Executed, story: Story) -> Check:
-    """No more steps done again than since the last checkpoint; two where that was damaged."""
-    most = done.plan.workload.every
-    damaged = any(kind.area == "checkpoint" for _, kind, _ in story)
-    late = any(kind.steps for _, kind, _ in story)
-    lost = [i.lost_steps for i in done.state.incidents if i.lost_steps is not None]
-    worst = max(lost, default=0)
-    limit = most * (3 if damaged or late else 1)
-    says = f"{worst} done again, {limit} allowed"
-    return Check(name="lost steps", ok=worst <= limit if lost else None, says=says)
+def _lost(done: Executed, cases: Sequence[_Case]) -> Check:
+    """No more steps done again than since the last checkpoint; thrice that where that was damaged,
+    or where it takes steps to see the harm."""
+    every = done.plan.workload.every
+    wrong, worst = [], 0
+    counted = [i for i in done.state.incidents if i.lost_steps is not None]
+    for incident in counted:
+        lost = incident.lost_steps or 0
+        near = [case.kind for case in cases if _near(incident, case)]
+        limit = every * (3 if any(k.area == "checkpoint" or k.steps for k in near) else 1)
+        worst = max(worst, lost)
+        if lost > limit:
+            wrong.append(f"{lost} done again, {limit} allowed")
+    says = "; ".join(wrong) or f"at most {worst} done again"
+    return Check(name="lost steps", ok=not wrong if counted else None, says=says)
 
 
-def _final(done: Executed, calm: Path | None, story: Story) -> Check:
-    if _stopped(done) or done.code != 0 or not all(kind.equal for _, kind, _ in story):
+def _final(done: Executed, calm: Path | None, cases: Sequence[_Case]) -> Check:
+    if _stopped(done) or done.code != 0 or not all(case.kind.equal for case in cases):
         return Check(name="final", ok=None, says="not asked")
     if calm is None:
         return Check(name="final", ok=None, says="there is no run without faults to compare with")

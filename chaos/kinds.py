@@ -56,13 +56,27 @@ class Kind:
     on_node: bool = False
     """Addressed by node instead of rank."""
     needs: str = ""
-    """What a script must have for it: loader, checkpoints, several nodes, mesh, replicas."""
+    """What a script must have for it: loader, checkpoints, manifests (checkpoints that list their
+    files), several nodes, mesh, replicas."""
     steps: int = 0
     """Steps that must follow until it can be told; 0: few."""
     equal: bool = True
     """Whether the final parameters must be those of a run without it, where the run succeeds."""
+    leaves: bool = False
+    """Nobody is left on the node to clean up: what lies in its folder for temporary files is
+    removed by the next run there."""
     note: str = ""
     """What else one should know, in a sentence."""
+
+    @property
+    def expected(self) -> str:
+        """The class that must be said before all, or `nothing`."""
+        return self.verdicts[0] if self.verdicts else "nothing"
+
+    @property
+    def ends(self) -> bool:
+        """The run must be stopped for it: it would only fail again."""
+        return self.actions == ("stop",)
 
 
 class Unfit(Exception):

@@ -19,8 +19,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-AFTER = ("suspicion", "incident", "restart")
-"""What of the run a fault may wait for: a look at the ranks, a verdict, a second attempt."""
+AFTER = ("suspicion", "incident", "restart", "before")
+"""What of the run a fault may wait for: a look at the ranks, a verdict, a second attempt, or that
+all faults asked for until then are done and the run has gone on after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,6 +217,20 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     return found
 
 
+def variable_problems(environ: Mapping[str, str]) -> list[UsageError]:
+    """What is wrong with the values of variables that are settings."""
+    wrong = []
+    for setting in SETTINGS:
+        for prefix in ("HARNESS_", *(("PET_",) if setting.pet else ())):
+            variable = prefix + setting.name.upper()
+            if variable in environ:
+                try:
+                    parse(setting, environ[variable], variable)
+                except UsageError as error:
+                    wrong.append(error)
+    return wrong
+
+
 def write_config(path: Path, config: Config, **facts: object) -> None:
     """The effective configuration with origins, and `facts` of this launch, as JSON."""
     data = {"schema": 1, **facts, "settings": config.as_json()}
@@ -233,20 +247,47 @@ def _from_environ(environ: Mapping[str, str], prefix: str, wanted: Any) -> dict[
     return layer
 
 
+def file_problems(path: Path, table: tuple[str, ...] = ()) -> tuple[int, list[UsageError]]:
+    """How many settings of a file are right, and all that is wrong with the others."""
+    right, wrong = 0, []
+    try:
+        keys = _read_toml(path, table)
+    except UsageError as error:
+        return 0, [error]
+    for key, raw in keys.items():
+        if _is_other_table(key, raw):
+            continue
+        try:
+            _from_key(path, table, key, raw)
+            right += 1
+        except UsageError as error:
+            wrong.append(error)
+    return right, wrong
+
+
 def _from_file(path: Path, table: tuple[str, ...]) -> dict[str, Origin]:
     layer: dict[str, Origin] = {}
     for key, raw in _read_toml(path, table).items():
-        name = key.replace("-", "_")
-        if name in OTHER_TABLES and isinstance(raw, dict):
-            continue
-        if name not in BY_NAME:
-            likely = _closest(name, BY_NAME)
-            raise UsageError(
-                f"{path}: unknown key {'.'.join((*table, key))!r}",
-                help=f"did you mean {likely}?" if likely else "see harness run --help-all",
-            )
-        layer[name] = Origin(value=parse(BY_NAME[name], raw, f"{path}: {key}"), origin=str(path))
+        if not _is_other_table(key, raw):
+            name, origin = _from_key(path, table, key, raw)
+            layer[name] = origin
     return layer
+
+
+def _is_other_table(key: str, raw: Any) -> bool:
+    """Whether it is a table of settings that are not a run's."""
+    return key.replace("-", "_") in OTHER_TABLES and isinstance(raw, dict)
+
+
+def _from_key(path: Path, table: tuple[str, ...], key: str, raw: Any) -> tuple[str, Origin]:
+    name = key.replace("-", "_")
+    if name not in BY_NAME:
+        likely = _closest(name, BY_NAME)
+        raise UsageError(
+            f"{path}: unknown key {'.'.join((*table, key))!r}",
+            help=f"did you mean {likely}?" if likely else "see harness run --help-all",
+        )
+    return name, Origin(value=parse(BY_NAME[name], raw, f"{path}: {key}"), origin=str(path))
 
 
 def _read_toml(path: Path, table: tuple[str, ...]) -> dict[str, Any]:

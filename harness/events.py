@@ -13,6 +13,7 @@ from harness.holdings import MemoryHeld as MemoryHeld
 from harness.holdings import MemoryKept as MemoryKept
 from harness.holdings import MemoryServed as MemoryServed
 from harness.incidents import Incident, Outcome, Where
+from harness.incidents import IncidentSettled as IncidentSettled
 from harness.membership import HostStruck as HostStruck
 from harness.membership import NodesAwaited as NodesAwaited
 from harness.membership import Regrouping as Regrouping
@@ -30,6 +31,7 @@ from harness.observations import MarksSampled as MarksSampled
 from harness.observations import StacksTaken as StacksTaken
 from harness.orders import Command, Order
 from harness.policy import Policy
+from harness.setups import SetupsRead as SetupsRead
 from harness.sightings import Pulse, RankArrivals, Vitals
 from harness.topology import NodeRanks
 
@@ -448,6 +450,7 @@ Event = (
     | PulsesRead
     | ArrivalsRead
     | VitalsRead
+    | SetupsRead
     | EvidenceTaken
     | EvidenceComplete
     | StacksTaken
@@ -464,6 +467,7 @@ Event = (
     | FaultInjected
     | IncidentOpened
     | IncidentClosed
+    | IncidentSettled
 )
 
 

@@ -141,6 +141,16 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentSettled:
+    """Which of the ranks that a verdict named it was, as known since."""
+
+    incident_id: int
+    ranks: tuple[int, ...]
+    cause: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """Verdict, what is done about it, and how it ended. Times are wall-clock nanoseconds."""
 

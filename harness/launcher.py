@@ -8,16 +8,14 @@ nothing escapes it, and its own death is a signal to both children.
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from harness import processes, rundir
+from harness import processes, rundir, runtimedir
 from harness.children import Child, Children, signal_name
 from harness.config import Job
 from harness.errors import ExitCode, NodeFailure, PlatformError, UsageError
@@ -27,6 +25,8 @@ SHOW_STACKS = (signal.SIGUSR1, signal.SIGQUIT)
 """Ctrl-\\ is the latter."""
 READY_SECONDS = 30.0
 """Longest wait for a controller to listen, a cold import of its libraries included."""
+READY_SECONDS_STARVED = 300.0
+"""The same where it gets no CPU: only the time that it could run counts."""
 HARD_STOP_AFTER_GRACE = 1.5
 LEAVE_SECONDS = 5.0
 LEAVE_SECONDS_STOPPED = 0.3
@@ -72,18 +72,14 @@ class Launcher:
 
     def run(self) -> int:
         """The exit code of `harness run` on this node."""
-        runtime_dir = Path(tempfile.mkdtemp(prefix="harness-"))
-        try:
-            with self.children:
-                try:
-                    self.job.write(runtime_dir / "job.json")
-                    return self._run(runtime_dir)
-                finally:
-                    left = self.children.kill_all()
-                    if left:
-                        say(f"could not kill {sorted(left)}: stuck in the kernel")
-        finally:
-            shutil.rmtree(runtime_dir, ignore_errors=True)
+        with runtimedir.made() as runtime_dir, self.children:
+            try:
+                self.job.write(runtime_dir / runtimedir.JOB)
+                return self._run(runtime_dir)
+            finally:
+                left = self.children.kill_all()
+                if left:
+                    say(f"could not kill {sorted(left)}: stuck in the kernel")
 
     def _run(self, runtime_dir: Path) -> int:
         if self.run_dir is None:
@@ -220,17 +216,20 @@ class Launcher:
                 self.address = self.ready["address"]
 
     def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + READY_SECONDS
         controller = self.controller
         assert controller is not None
+        began = before = processes.turns(controller.pid)
+        left = READY_SECONDS
         while self.ready is None and controller.status is None and not self.stop_signal:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            now = processes.turns(controller.pid)
+            left -= now.at - before.at - processes.starved(before, now)
+            before = now
+            if left <= 0 or now.at - began.at > READY_SECONDS_STARVED:
                 raise PlatformError(
-                    f"the controller did not start within {READY_SECONDS:g} s",
+                    f"the controller did not start within {now.at - began.at:.0f} s",
                     help=f"see {self._controller_log}",
                 )
-            self._poll(left)
+            self._poll(min(left, 1.0))
         if self.ready is not None and "error" in self.ready:
             raise UsageError(self.ready["error"], help=self.ready.get("help"))
         if self.ready is None and not self.stop_signal:

@@ -19,7 +19,8 @@ class NodesAwaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regrouping:
-    """The workers of `attempt` are stopped on purpose, to go on with other nodes."""
+    """The workers of `attempt` are stopped on purpose: to go on with other nodes, or because
+    somebody asked for it."""
 
     attempt: int
     why: str

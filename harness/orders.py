@@ -236,6 +236,13 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRun:
+    """Stop all workers and start them again, from the newest restore point."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inject:
     """Do a fault on purpose. Refused unless the run was started with `--chaos-allowed`."""
 
@@ -256,4 +263,4 @@ class ShowStacks:
     show_on: int = -1
 
 
-Command = StopRun | Preempt | Inject | ShowStacks
+Command = StopRun | Preempt | RestartRun | Inject | ShowStacks

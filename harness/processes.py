@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -50,6 +51,49 @@ def catches(pid: int, number: int) -> bool:
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """A thread and the CPU, at one moment; zeros where the kernel does not tell."""
+
+    at: float
+    """time.monotonic, seconds."""
+    ready: bool
+    """It runs, or could."""
+    waited: float
+    """Seconds that it has waited for a CPU, since it began."""
+    slices: int
+    """How often it has been given one."""
+
+
+def turns(pid: int, thread: int | None = None) -> Turns:
+    """Of a thread of process `pid`, by /proc/PID/schedstat; None: the main thread."""
+    state, fields = "", []
+    folder = f"/proc/{pid}/task/{pid if thread is None else thread}"
+    with contextlib.suppress(OSError):
+        stat = Path(f"{folder}/stat").read_text(encoding="utf-8", errors="replace")
+        state = stat[stat.rindex(")") + 2 :][:1]
+        fields = Path(f"{folder}/schedstat").read_text(encoding="ascii").split()
+    waited, slices = (int(fields[1]) / 1e9, int(fields[2])) if len(fields) == 3 else (0.0, 0)
+    return Turns(at=time.monotonic(), ready=state == "R", waited=waited, slices=slices)
+
+
+def turns_of_all(pid: int) -> dict[int, Turns]:
+    """Of each thread of process `pid`; empty when there is none."""
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return {}
+    return {thread: turns(pid, thread) for thread in threads}
+
+
+def starved(first: Turns, second: Turns) -> float:
+    """Seconds between two moments for which the thread was ready to run and had no CPU."""
+    seconds = second.at - first.at
+    if first.ready and second.ready and first.slices == second.slices:
+        return seconds  # the kernel books a wait when it ends
+    return min(seconds, max(0.0, second.waited - first.waited))
 
 
 def descendants(root: int) -> set[int]:

@@ -405,7 +405,7 @@ def report_text(state: RunState) -> str:
     times = {each.incident: each for each in goodput.incident_times(state)}
     for incident in state.incidents:
         reason = f"  reason: {incident.verdict.reason}"
-        parts.append([card(state, incident), reason, _times(times[incident.id])])
+        parts.append([card(state, incident), reason, f"  times: {times_text(times[incident.id])}"])
     parts.append(goodput.ledger_lines(state))
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
@@ -445,8 +445,9 @@ def _attempt_lines(state: RunState) -> list[str]:
 _SOURCES = {"memory": " from memory", "neighbour": " from a neighbour's memory"}
 
 
-def _times(times: goodput.IncidentTimes) -> str:
-    text = f"  times: detected after {times.mttd:.2f} s"
+def times_text(times: goodput.IncidentTimes) -> str:
+    """How long it took to be detected, and to be recovered from."""
+    text = f"detected after {times.mttd:.2f} s"
     if not times.restarted:
         return text
     lost = "unknown" if times.lost_steps is None else str(times.lost_steps)

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import config, journal
+from harness import bundles, config, journal
 from harness.errors import NodeFailure, UsageError
 from harness.state import RunState, fold
 
@@ -78,7 +78,7 @@ def token() -> str:
 
 
 def find(argument: str | None, root: Path) -> RunFolder | Endpoint:
-    """The run that `argument` means; None means the latest in `root`.
+    """The run that `argument` means; None means the latest in `root`. A bundle is unpacked.
 
     Raises RunNotFound, with the nearest names and what there is.
     """
@@ -94,6 +94,12 @@ def find(argument: str | None, root: Path) -> RunFolder | Endpoint:
         if not 0 < int(address[2]) < 65536:
             raise UsageError(f"{argument}: a port is a number from 1 to 65535")
         return Endpoint(address=argument)
+    if Path(argument).is_file():
+        if bundles.is_bundle(Path(argument)):
+            return RunFolder(path=bundles.unpack(Path(argument)))
+        raise RunNotFound(
+            f"{argument} is neither a run nor a bundle of one", help=_what_there_is(root)
+        )
     if Path(argument).is_dir():
         raise RunNotFound(
             f"{argument} is not a run directory: it has no {journal.FILE_NAME}",

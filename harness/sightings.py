@@ -54,7 +54,8 @@ class Activity:
     `io_bytes` went through read and write, files, pipes and sockets alike; `log_bytes` are new
     output in its log, which was written to last `log_quiet_seconds` ago. `traced_by` is the pid
     of a debugger, 0 for none. `asleep_seconds` is how long the main thread's sleep goes on from
-    the second look, None when it is in none.
+    the second look, None when it is in none. `starved_seconds` of `seconds` the main thread was
+    ready to run and had no CPU.
     """
 
     seconds: float = 0.0
@@ -65,6 +66,7 @@ class Activity:
     log_quiet_seconds: float = 0.0
     traced_by: int = 0
     asleep_seconds: float | None = None
+    starved_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

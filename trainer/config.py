@@ -13,6 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 VOCAB = 256  # one token per byte
+PRECISIONS = ("fp32", "bf16", "fp16", "fp8", "fp64")
+SCHEDULES = (*("1f1b", "gpipe", "interleaved", "looped-bfs", "zero-bubble", "zbv", "dualpipe-v"),)
+SINGLE = ("1f1b", "gpipe")
+"""Schedules with one stage on a rank."""
+V_SHAPED = ("zbv", "dualpipe-v")
+"""Those that go down the ranks and back up: the first rank has the first and the last stage."""
 
 
 class ConfigError(Exception):
@@ -31,6 +37,7 @@ class Model:
     heads: int = _opt(4, "attention heads", least=1)
     ffn: int = _opt(0, "hidden width of SwiGLU; 0: 8/3 of d_model, to a multiple of 32", least=0)
     seq_len: int = _opt(128, "tokens per sequence", least=2)
+    vocab: int = _opt(VOCAB, "kinds of tokens; 256: one a byte", least=2)
     tied: bool = _opt(False, "use the embedding as output head too")
     rope_base: float = _opt(10000.0, "base of the rotary position angles", above=1.0)
 
@@ -45,8 +52,28 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Mixture of experts in place of every feed-forward layer; docs/trainer.md."""
+
+    experts: int = _opt(0, "experts of a layer; 0: a dense model", least=0)
+    top_k: int = _opt(2, "experts that each token goes to", least=1)
+    shared: bool = _opt(False, "one more expert that every token goes to", flag="shared-expert")
+    capacity: float = _opt(
+        0.0,
+        "places of an expert over its even share of a sequence; 0: no token is dropped",
+        least=0,
+    )
+    balance: str = _opt(
+        "loss", "what evens the experts' loads", flag="balance", choices=("loss", "bias", "none")
+    )
+    balance_weight: float = _opt(0.01, "weight of the balance loss, or step of the bias", least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    path: str = _opt("", "text file to train on; empty: Python's own help topics", flag="data")
+    path: str = _opt(
+        "", "text, or file of tokens, to train on; empty: Python's own help topics", flag="data"
+    )
     global_batch: int = _opt(8, "sequences per optimizer step, over all ranks", least=1)
 
 
@@ -57,16 +84,65 @@ class Parallel:
         1, "ranks that share one copy of the parameters; 1: DDP, dp: ZeRO-3, else HSDP", least=1
     )
     tp: int = _opt(1, "tensor-parallel ranks (with sequence parallel)", least=1)
-    pp: int = _opt(1, "pipeline stages (1F1B)", least=1)
-    micro_batches: int = _opt(1, "parts a rank's batch is cut into (accumulation, 1F1B)", least=1)
+    pp: int = _opt(1, "pipeline ranks", least=1)
+    micro_batches: int = _opt(
+        1, "parts a rank's batch is cut into (accumulation, pipeline)", least=1
+    )
+    zero: str = _opt(
+        "auto",
+        "ZeRO stage on the dp_shard ranks; auto: 3, gradients reduced once a step",
+        choices=("auto", "1", "2", "3"),
+    )
+    ddp: bool = _opt(False, "PyTorch's DistributedDataParallel in place of fully_shard")
+    bucket_mb: float = _opt(25.0, "ddp: gradients reduced at once", above=0.0)
+    offload: bool = _opt(False, "parameters, gradients and optimizer state rest in CPU memory")
+    schedule: str = _opt("1f1b", "order of the pipeline's work", choices=SCHEDULES)
+    chunks: int = _opt(
+        0, "stages on a pipeline rank, where the schedule has several; 0: 2", least=0
+    )
+    stage_layers: str = _opt(
+        "", "blocks of each stage with commas between, to even out embedding and head"
+    )
+    cp: int = _opt(1, "context-parallel ranks, which share every sequence", least=1)
+    cp_method: str = _opt(
+        "ring", "how they see each other's keys", choices=("ring", "ulysses", "gather")
+    )
+    ep: int = _opt(1, "expert-parallel ranks, taken from dp_shard, cp and tp", least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    precision: str = _opt("fp32", "of the computation; fp64 is for proofs", choices=PRECISIONS)
+    loss_scale: float = _opt(65536.0, "fp16: first loss scale; it then follows overflows", above=0)
+    recompute: str = _opt(
+        "none",
+        "activations computed again in the backward pass; selective keeps matrix products",
+        choices=("none", "selective", "full"),
+    )
+    meta_init: bool = _opt(False, "build without memory, then fill what lies on this rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
+    optimizer: str = _opt("adamw", "the rule of a step", choices=("adamw", "lamb", "lars", "sgd"))
     steps: int = _opt(100, "optimizer steps in all", least=1)
     lr: float = _opt(2e-3, "peak learning rate", above=0.0)
     warmup: int = _opt(10, "steps of linear warm-up", least=0)
-    min_lr: float = _opt(0.1, "end of the cosine, as a share of lr", least=0.0, most=1.0)
+    decay: str = _opt(
+        "cosine",
+        "course of the rate after the warm-up; wsd: constant, then linear",
+        choices=("cosine", "linear", "wsd", "constant"),
+    )
+    decay_steps: int = _opt(0, "wsd: steps of its decay; 0: a fifth of all", least=0)
+    min_lr: float = _opt(0.1, "end of the decay, as a share of lr", least=0.0, most=1.0)
+    lr_batch: int = _opt(0, "global batch that lr was found for; 0: lr is not scaled", least=0)
+    lr_scaling: str = _opt(
+        "sqrt", "how lr grows with the batch over lr_batch", choices=("sqrt", "linear")
+    )
+    momentum: float = _opt(0.9, "sgd, lars: momentum", least=0.0, most=1.0)
+    noise_every: int = _opt(
+        0, "steps between estimates of the gradient noise scale; 0: none", least=0
+    )
     beta1: float = _opt(0.9, "AdamW: decay of the mean", least=0.0, most=1.0)
     beta2: float = _opt(0.95, "AdamW: decay of the mean square", least=0.0, most=1.0)
     eps: float = _opt(1e-8, "AdamW: added to the denominator", above=0.0)
@@ -96,6 +172,7 @@ class Run:
     device: str = _opt("auto", "where to compute", choices=("auto", "cpu", "cuda"))
     threads: int = _opt(1, "CPU threads per rank", least=1)
     deterministic: bool | None = _opt(None, "only deterministic kernels; default: on the CPU")
+    breakdown: bool = _opt(False, "say in each line where the step's time and memory went")
     peak_tflops: float = _opt(
         0.0, "peak TFLOP/s of one device, for MFU; 0: known GPUs by name", least=0.0
     )
@@ -104,8 +181,10 @@ class Run:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     model: Model = Model()
+    experts: Experts = Experts()
     data: Data = Data()
     parallel: Parallel = Parallel()
+    memory: Memory = Memory()
     optim: Optim = Optim()
     checkpoint: Checkpoint = Checkpoint()
     run: Run = Run()
@@ -153,70 +232,14 @@ class Layout:
     dp_replicate: int
     dp_shard: int
     tp: int
+    cp: int = 1
+    ep: int = 1
+
+    @property
+    def fsdp(self) -> int:
+        """Ranks that share one copy of the parameters: context parallel ranks are among them."""
+        return self.dp_shard * self.cp
 
     @property
     def dp(self) -> int:
         return self.dp_replicate * self.dp_shard
-
-
-def check(config: Config) -> None:
-    """Refuse what cannot work at any world size (ConfigError)."""
-    m, p, o = config.model, config.parallel, config.optim
-    if m.d_model % m.heads:
-        raise ConfigError(f"--heads {m.heads}: d_model {m.d_model} is not a multiple of it")
-    if m.head_dim % 2:
-        raise ConfigError(
-            f"--heads {m.heads}: d_model {m.d_model} makes heads of {m.head_dim}, "
-            "rotary positions need an even size"
-        )
-    for name, size in (
-        ("heads", m.heads),
-        ("ffn width", m.hidden),
-        ("seq_len", m.seq_len),
-        ("vocabulary", VOCAB),
-    ):
-        if size % p.tp:
-            raise ConfigError(f"--tp {p.tp}: {name} {size} cannot be split into {p.tp} equal parts")
-    if m.layers % p.pp:
-        raise ConfigError(
-            f"--pp {p.pp}: {m.layers} layers cannot be split into {p.pp} equal stages"
-        )
-    if m.tied and p.pp > 1:
-        raise ConfigError(
-            f"--tied with --pp {p.pp}: embedding and head lie in different stages; use --no-tied"
-        )
-    if p.micro_batches < p.pp:
-        raise ConfigError(
-            f"--micro-batches {p.micro_batches}: 1F1B over {p.pp} stages needs at least {p.pp}"
-        )
-    if p.dp and p.dp % p.dp_shard:
-        raise ConfigError(f"--dp-shard {p.dp_shard}: dp {p.dp} is not a multiple of it")
-    if o.warmup > o.steps:
-        raise ConfigError(f"--warmup {o.warmup}: there are only {o.steps} steps")
-    for name in ("every", "memory_every"):
-        steps = getattr(config.checkpoint, name)
-        if steps and not config.checkpoint.dir:
-            flag = f"--checkpoint-{name.replace('_', '-')}"
-            raise ConfigError(f"{flag} {steps} needs --checkpoint-dir")
-
-
-def layout(config: Config, world_size: int) -> Layout:
-    """Sizes of the axes for this many ranks; raises ConfigError when they do not fit."""
-    p = config.parallel
-    rest, left_over = divmod(world_size, p.tp * p.pp)
-    dp = p.dp or rest
-    if left_over or dp != rest:
-        wanted = f"dp {p.dp} x " if p.dp else ""
-        need = (p.dp or 1) * p.tp * p.pp
-        many = "" if p.dp else "a multiple of "
-        raise ConfigError(
-            f"{wanted}tp {p.tp} x pp {p.pp} needs {many}{need} ranks, there are {world_size}"
-        )
-    if dp % p.dp_shard:
-        raise ConfigError(f"--dp-shard {p.dp_shard}: dp {dp} is not a multiple of it")
-    batch = config.data.global_batch
-    if batch % (dp * p.micro_batches):
-        raise ConfigError(
-            f"--global-batch {batch}: not a multiple of dp {dp} x {p.micro_batches} micro-batches"
-        )
-    return Layout(pp=p.pp, dp_replicate=dp // p.dp_shard, dp_shard=p.dp_shard, tp=p.tp)

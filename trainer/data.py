@@ -1,4 +1,4 @@
-"""Byte tokens of a text, in an order that depends only on the seed and the position.
+"""The tokens of a text, in an order that depends only on the seed and the position.
 
 No loader holds any state: whoever knows how many sequences were consumed knows the next batch,
 at any number of data-parallel ranks.
@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from harness.trainer import seeding
-from harness.trainer.config import ConfigError
+from harness.trainer.config import VOCAB, ConfigError
+from harness.trainer.tokens import Tokens, is_token_file, mapped
 
 
 def corpus(path: str = "") -> bytes:
@@ -34,14 +35,43 @@ def corpus(path: str = "") -> bytes:
     return re.sub(r"\n{3,}", "\n\n", text).encode()
 
 
-class Batches:
-    """Shuffled windows of `seq_len` + 1 bytes; every epoch is its own permutation."""
+def tokens(path: str, vocab: int) -> torch.Tensor:
+    """What to train on, one integer a token: of a file of tokens, mapped into memory, or the bytes
+    of a text.
 
-    def __init__(self, text: bytes, *, seq_len: int, global_batch: int, seed: int) -> None:
+    Raises ConfigError: not to be read, not whole, or more kinds of tokens than `vocab`.
+    """
+    try:
+        ready = bool(path) and is_token_file(Path(path))
+    except OSError as error:
+        raise ConfigError(f"--data {path}: {error.strerror}") from None
+    found = mapped(Path(path)) if ready else Tokens(_as_tokens(corpus(path)), VOCAB)
+    if found.vocab > vocab:
+        raise ConfigError(
+            f"--vocab {vocab}: --data {path} has {found.vocab} kinds of tokens; use that"
+        )
+    return found.values
+
+
+def _as_tokens(text: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0)
+
+
+class Batches:
+    """Shuffled windows of `seq_len` + 1 tokens; every epoch is its own permutation.
+
+    An epoch ends in the middle of a batch, which goes on with the next one: every batch is full and
+    every rank has as many, and no window is left out.
+    """
+
+    def __init__(
+        self, text: bytes | torch.Tensor, *, seq_len: int, global_batch: int, seed: int
+    ) -> None:
         """Raises ConfigError when the text holds not even one window."""
         if len(text) <= seq_len:
-            raise ConfigError(f"--data: {len(text)} bytes of text, --seq-len {seq_len} needs more")
-        self._tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            unit = "bytes" if isinstance(text, bytes) or text.dtype == torch.uint8 else "tokens"
+            raise ConfigError(f"--data: {len(text)} {unit} of text, --seq-len {seq_len} needs more")
+        self._tokens = _as_tokens(text) if isinstance(text, bytes) else text
         self._seq_len = seq_len
         self._global_batch = global_batch
         self._seed = seed

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.trainer.config import SECTIONS, Config, ConfigError, check
+from harness.trainer.compose import check
+from harness.trainer.config import SECTIONS, Config, ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,13 +52,19 @@ def _coerce(f: dataclasses.Field[Any], kind: Any, value: object, where: str) -> 
     return value
 
 
+def toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text, on every Python. Raises tomllib.TOMLDecodeError."""
+    tables: dict[str, Any] = tomllib.loads(text)
+    return tables
+
+
 def read_toml(path: str) -> dict[str, dict[str, object]]:
     """Checked values of a TOML file by section and key.
 
     Raises ConfigError: unreadable, not TOML, unknown section or key, wrong type or range.
     """
     try:
-        raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        raw = toml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

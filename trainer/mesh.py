@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -62,16 +65,50 @@ def join(device: torch.device, place: Place) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 
-def build(device: torch.device, sizes: Layout) -> DeviceMesh:
-    """The mesh (pp, dp_replicate, dp_shard, tp) over all ranks."""
-    shape = (sizes.pp, sizes.dp_replicate, sizes.dp_shard, sizes.tp)
-    return init_device_mesh(device.type, shape, mesh_dim_names=AXES)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meshes:
+    """The same ranks in the same order, cut in up to three ways.
+
+    `dense` (pp, dp_replicate, dp_shard, tp) is for all parameters but experts; context-parallel
+    ranks share a copy of them and are counted in its dp_shard. `data` (pp, dp, cp, tp) tells who
+    reads what. `sparse` (pp, dp_replicate, efsdp, ep) is for experts, which take their ranks from
+    dp_shard, cp and tp. None where dense says it all.
+    """
+
+    dense: DeviceMesh
+    data: DeviceMesh | None = None
+    sparse: DeviceMesh | None = None
+
+    def dp_rank(self) -> int:
+        """Which part of the global batch this rank reads, 0 to dp - 1."""
+        if self.data is not None:
+            return self.data.get_local_rank("dp")
+        shard = self.dense["dp_shard"]
+        replica = self.dense.get_local_rank("dp_replicate")
+        return replica * shard.size() + self.dense.get_local_rank("dp_shard")
+
+    def cp_rank(self) -> int:
+        return 0 if self.data is None else self.data.get_local_rank("cp")
 
 
-def dp_rank(mesh: DeviceMesh) -> int:
-    """Which part of the global batch this rank reads, 0 to dp - 1."""
-    shard = mesh["dp_shard"]
-    return mesh.get_local_rank("dp_replicate") * shard.size() + mesh.get_local_rank("dp_shard")
+def build(device: torch.device, sizes: Layout, *, experts: bool = False) -> Meshes:
+    """The meshes over all ranks; more than the dense one only where a layout needs them."""
+
+    def mesh(axes: Mapping[str, int]) -> DeviceMesh:
+        return init_device_mesh(
+            device.type, tuple(axes.values()), mesh_dim_names=tuple(axes.keys())
+        )
+
+    shape = (sizes.pp, sizes.dp_replicate, sizes.fsdp, sizes.tp)
+    dense = mesh(dict(zip(AXES, shape, strict=True)))
+    data = sparse = None
+    if sizes.cp > 1:
+        data = mesh({"pp": sizes.pp, "dp": sizes.dp, "cp": sizes.cp, "tp": sizes.tp})
+    if experts and sizes.ep * sizes.tp > 1:
+        beside = sizes.fsdp * sizes.tp // sizes.ep
+        replicas = {"pp": sizes.pp, "dp_replicate": sizes.dp_replicate}
+        sparse = mesh({**replicas, "efsdp": beside, "ep": sizes.ep})
+    return Meshes(dense=dense, data=data, sparse=sparse)
 
 
 def peak_flops(device: torch.device, tflops: float) -> float | None:
@@ -84,3 +121,10 @@ def peak_flops(device: torch.device, tflops: float) -> float | None:
             if known in name:
                 return peak * 1e12
     return None
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Most memory that this rank has held: of tensors on a GPU, of the whole process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -7,13 +7,36 @@ layout, and its first value depends on the seed and that name alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from harness.trainer import seeding
-from harness.trainer.config import VOCAB, Model
+from harness.trainer.config import Experts, Model
+from harness.trainer.ffn import FeedForward
+from harness.trainer.moe import Mixture
+
+Core = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Attention of q, k, v, each (batch, heads, seq, head_dim), to the same shape."""
+
+KEPT = (
+    torch.ops.aten.mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+)
+"""What selective recomputation keeps: the expensive ones."""
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -33,6 +56,7 @@ class Attention(nn.Module):
         self.wk = nn.Linear(config.d_model, config.d_model, bias=False)
         self.wv = nn.Linear(config.d_model, config.d_model, bias=False)
         self.wo = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.core: Core = causal
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         # -1: under tensor parallel only a part of the heads is here.
@@ -42,34 +66,31 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         q, k, v = self._heads(self.wq(x)), self._heads(self.wk(x)), self._heads(self.wv(x))
         q, k = rotary(q, cos, sin), rotary(k, cos, sin)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = self.core(q, k, v)
         out: torch.Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
         return out
 
 
-class FeedForward(nn.Module):
-    """SwiGLU, Shazeer 2020, arXiv:2002.05202."""
-
-    def __init__(self, config: Model) -> None:
-        super().__init__()
-        self.w1 = nn.Linear(config.d_model, config.hidden, bias=False)
-        self.w2 = nn.Linear(config.hidden, config.d_model, bias=False)
-        self.w3 = nn.Linear(config.d_model, config.hidden, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
-        return out
-
-
 class Block(nn.Module):
-    def __init__(self, config: Model) -> None:
+    def __init__(self, config: Model, experts: Experts) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.d_model, eps=1e-6)
         self.attention = Attention(config)
         self.ffn_norm = nn.RMSNorm(config.d_model, eps=1e-6)
-        self.ffn = FeedForward(config)
+        self.ffn = Mixture(config, experts) if experts.experts else FeedForward(config)
+        self.recompute = "none"
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        # Inside the module: what fully_shard does around a block is then not done twice.
+        if self.recompute == "none" or not torch.is_grad_enabled():
+            return self._forward(x, cos, sin)
+        more: dict[str, Any] = {"use_reentrant": False}
+        if self.recompute == "selective":
+            more["context_fn"] = partial(create_selective_checkpoint_contexts, list(KEPT))
+        out: torch.Tensor = checkpoint(self._forward, x, cos, sin, **more)
+        return out
+
+    def _forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.attention_norm(x), cos, sin)
         out: torch.Tensor = x + self.ffn(self.ffn_norm(x))
         return out
@@ -88,20 +109,50 @@ class Transformer(nn.Module):
     cos: torch.Tensor
     sin: torch.Tensor
 
-    def __init__(self, config: Model, first: int = 0, last: int | None = None) -> None:
+    def __init__(
+        self,
+        config: Model,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        experts: Experts | None = None,
+        positions: torch.Tensor | None = None,
+    ) -> None:
+        """`positions` are the tokens of a sequence that come here; None: all."""
         super().__init__()
+        mixture = experts or Experts()
         last = config.layers if last is None else last
-        self.embed = nn.Embedding(VOCAB, config.d_model) if first == 0 else None
-        self.layers = nn.ModuleDict({str(i): Block(config) for i in range(first, last)})
+        self.embed = nn.Embedding(config.vocab, config.d_model) if first == 0 else None
+        self.layers = nn.ModuleDict({str(i): Block(config, mixture) for i in range(first, last)})
         self.norm: nn.Module | None = None
         self.head: nn.Module | None = None
         if last == config.layers:
             self.norm = nn.RMSNorm(config.d_model, eps=1e-6)
-            self.head = TiedHead() if config.tied else nn.Linear(config.d_model, VOCAB, bias=False)
-        half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-        angles = torch.outer(torch.arange(config.seq_len).float(), config.rope_base**-half)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+            self.head = (
+                TiedHead() if config.tied else nn.Linear(config.d_model, config.vocab, bias=False)
+            )
+        self._angles = (config.head_dim, config.rope_base)
+        whole = torch.arange(config.seq_len, device="cpu")
+        self._positions = whole if positions is None else positions
+        cos, sin = self._rotation()
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def _rotation(self) -> tuple[torch.Tensor, torch.Tensor]:
+        head_dim, base = self._angles
+        half = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
+        angles = torch.outer(self._positions.float(), base**-half)
+        return angles.cos(), angles.sin()
+
+    @torch.no_grad()
+    def fill_buffers(self) -> None:
+        """What to_empty has left undefined."""
+        for buffer, value in zip((self.cos, self.sin), self._rotation(), strict=True):
+            buffer.copy_(value)
+        for module in self.modules():
+            if isinstance(module, Mixture):
+                module.bias.zero_()
+                module.loads.zero_()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Tokens (batch, seq) or activations (batch, seq, d_model) to activations or logits."""
@@ -132,18 +183,49 @@ def initialise(model: Transformer, config: Model, seed: int) -> None:
         if parameter.ndim == 1:
             parameter.fill_(1.0)
             continue
-        std = 1 / math.sqrt(parameter.shape[1])
-        if name.endswith(("attention.wo.weight", "ffn.w2.weight")):
+        std = 1 / math.sqrt(parameter.shape[-1])
+        if name.endswith(
+            ("attention.wo.weight", "ffn.w2.weight", "experts.w2", "shared.w2.weight")
+        ):
             std = 0.02 / math.sqrt(2 * config.layers)
         elif name == "head.weight" or (name == "embed.weight" and config.tied):
             std = 0.02
         elif name == "embed.weight":
             std = 0.2
-        parameter.normal_(0.0, std, generator=seeding.generator(seed, "parameter", name))
+        _draw(parameter, std, seeding.generator(seed, "parameter", name))
 
 
-def parameter_count(config: Model) -> int:
+def _draw(parameter: torch.Tensor, std: float, generator: torch.Generator) -> None:
+    """The same values whether the parameter is whole, or only a part of it lies here."""
+    if not isinstance(parameter, DTensor):
+        parameter.normal_(0.0, std, generator=generator)
+        return
+    # Drawn in single precision always: other formats take other numbers from the generator.
+    whole = torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
+    part = distribute_tensor(
+        whole.to(parameter.device, parameter.dtype),
+        parameter.device_mesh,
+        parameter.placements,
+        src_data_rank=None,
+    )
+    parameter.to_local().copy_(part.to_local())
+
+
+def parameter_count(config: Model, experts: Experts | None = None) -> int:
     """Parameters of the whole model, whatever part of it is here."""
+    mixture = experts or Experts()
+    return _count(config, mixture, mixture.experts)
+
+
+def active_count(config: Model, experts: Experts) -> int:
+    """Parameters that one token meets: of the experts only those it is sent to."""
+    return _count(config, experts, experts.top_k)
+
+
+def _count(config: Model, mixture: Experts, experts: int) -> int:
     d = config.d_model
-    block = 4 * d * d + 3 * d * config.hidden + 2 * d
-    return config.layers * block + d + VOCAB * d * (1 if config.tied else 2)
+    ffn = 3 * d * config.hidden
+    if mixture.experts:
+        ffn = ffn * (experts + mixture.shared) + d * mixture.experts
+    block = 4 * d * d + ffn + 2 * d
+    return config.layers * block + d + config.vocab * d * (1 if config.tied else 2)

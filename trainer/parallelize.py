@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -15,10 +18,38 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from harness.trainer.model import TiedHead, Transformer
+from harness.trainer import context
+from harness.trainer.config import Config, Experts
+from harness.trainer.mesh import Meshes
+from harness.trainer.model import Block, TiedHead, Transformer
+from harness.trainer.moe import mixtures
+from harness.trainer.precision import policy
+
+_ROWS = (Shard(1),)
 
 
-def tensor_parallel(model: Transformer, tp: DeviceMesh) -> None:
+def _feed_forward(mixture: bool, shared: bool) -> dict[str, ParallelStyle]:
+    gathered = PrepareModuleInput(input_layouts=_ROWS, desired_input_layouts=(Replicate(),))
+    pair: dict[str, ParallelStyle] = {
+        "w1": ColwiseParallel(),
+        "w3": ColwiseParallel(),
+        "w2": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    if not mixture:
+        return {"ffn": gathered, **{f"ffn.{name}": style for name, style in pair.items()}}
+    # Each rank routes its own part of the sequence; experts are spread by expert_parallel.
+    plan: dict[str, ParallelStyle] = {
+        "ffn": PrepareModuleInput(
+            input_layouts=_ROWS, desired_input_layouts=_ROWS, use_local_output=True
+        ),
+        "ffn.router": SequenceParallel(use_local_output=True),
+    }
+    if shared:
+        plan |= {"ffn.shared": gathered, **{f"ffn.shared.{n}": s for n, s in pair.items()}}
+    return plan
+
+
+def tensor_parallel(model: Transformer, tp: DeviceMesh, experts: Experts) -> None:
     """Megatron's column/row pairs, activations between them sharded over the sequence.
 
     Between blocks (and between pipeline stages) activations are plain local tensors of shape
@@ -36,10 +67,7 @@ def tensor_parallel(model: Transformer, tp: DeviceMesh) -> None:
         "attention.wv": ColwiseParallel(),
         "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
         "ffn_norm": SequenceParallel(),
-        "ffn": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-        "ffn.w1": ColwiseParallel(),
-        "ffn.w3": ColwiseParallel(),
-        "ffn.w2": RowwiseParallel(output_layouts=Shard(1)),
+        **_feed_forward(bool(experts.experts), experts.shared),
     }
     plan: dict[str, ParallelStyle] = {}
     if model.embed is not None:
@@ -60,26 +88,88 @@ def tensor_parallel(model: Transformer, tp: DeviceMesh) -> None:
     parallelize_module(model, tp, plan, src_data_rank=None)
 
 
-def data_parallel(model: nn.Module, dp: DeviceMesh, *, reshard_after_forward: bool) -> None:
+def expert_parallel(model: Transformer, meshes: Meshes, *, sequences: int) -> None:
+    """Tell every mixture its groups, and leave on this rank the experts that belong here.
+
+    `sequences` are those of a step, over which the balance loss is averaged.
+    """
+    over = [meshes.dense["tp"]] if meshes.dense["tp"].size() > 1 else []
+    if meshes.data is not None:
+        over.append(meshes.data["cp"])
+    for mixture in mixtures([model]).values():
+        mixture.loss_scale = 1 / sequences
+        mixture.sequence_groups = [mesh.get_group() for mesh in over]
+        if meshes.sparse is None:
+            continue
+        ep = meshes.sparse["ep"]
+        mixture.group = ep.get_group()
+        for name, whole in list(mixture.experts.named_parameters()):
+            here = distribute_tensor(whole.detach(), ep, [Shard(0)], src_data_rank=None)
+            mixture.experts.register_parameter(name, nn.Parameter(here))
+
+
+def _shard(module: nn.Module, mesh: DeviceMesh, config: Config, again: bool, **more: Any) -> None:
+    """fully_shard, with gradients summed and not averaged: the loss is already divided by the
+    tokens of the global batch."""
+    offload: OffloadPolicy = OffloadPolicy()
+    if config.parallel.offload:
+        offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+    sharded = fully_shard(
+        module,
+        mesh=mesh,
+        reshard_after_forward=again,
+        mp_policy=policy(config.memory.precision),
+        offload_policy=offload,
+        **more,
+    )
+    assert isinstance(sharded, FSDPModule)
+    sharded.set_gradient_divide_factor(1.0)
+    # A factor alone becomes PREMUL_SUM, which Gloo does not have.
+    sharded.set_force_sum_reduction_for_comms(True)
+
+
+def data_parallel(model: Transformer, meshes: Meshes, config: Config) -> None:
     """The one data-parallel path: fully_shard on (dp_replicate, dp_shard), per block and root.
 
-    (N, 1) is DDP, (1, N) is ZeRO-3, (R, S) is HSDP. Gradients are summed, not averaged: the loss
-    is already divided by the tokens of the global batch.
+    (N, 1) is DDP, (1, N) is ZeRO-3, (R, S) is HSDP. ZeRO-1 and 2 do not reshard after the forward
+    pass; whether a micro-batch is reduced at once (2, 3) is decided where it is run.
     """
-    assert isinstance(model, Transformer)
-    for block in [*model.layers.values(), model]:
-        sharded = fully_shard(block, mesh=dp, reshard_after_forward=reshard_after_forward)
-        assert isinstance(sharded, FSDPModule)
-        sharded.set_gradient_divide_factor(1.0)
-        # A factor alone becomes PREMUL_SUM, which Gloo does not have.
-        sharded.set_force_sum_reduction_for_comms(True)
-
-
-def parallelize(model: Transformer, mesh: DeviceMesh) -> None:
-    """Spread one part of the model over the tp and dp axes of the mesh, in place."""
-    if mesh["tp"].size() > 1:
-        tensor_parallel(model, mesh["tp"])
     # Under pipelining a block is used for every micro-batch: gathering it again each time costs
     # more than it saves.
-    keep = mesh["pp"].size() > 1
-    data_parallel(model, mesh["dp_replicate", "dp_shard"], reshard_after_forward=not keep)
+    pipelined = meshes.dense["pp"].size() > 1
+    again = config.parallel.zero in ("auto", "3") and not pipelined
+    dense = meshes.dense["dp_replicate", "dp_shard"]
+    if meshes.sparse is not None:
+        sparse = meshes.sparse["dp_replicate", "efsdp"]
+        for mixture in mixtures([model]).values():
+            # Dimension 0 is spread over ep already.
+            by_row = {"shard_placement_fn": lambda _parameter: Shard(1)}
+            _shard(mixture.experts, sparse, config, again, **by_row)
+    for block in [*model.layers.values(), model]:
+        _shard(block, dense, config, again)
+
+
+def parallelize(model: Transformer, meshes: Meshes, config: Config) -> None:
+    """Spread one part of the model over all axes of the meshes but pp, in place."""
+    for block in model.layers.values():
+        assert isinstance(block, Block)
+        block.recompute = config.memory.recompute
+        if meshes.data is not None:
+            block.attention.core = context.core(
+                config.parallel.cp_method, meshes.data["cp"], config.model.seq_len
+            )
+    if meshes.dense["tp"].size() > 1:
+        tensor_parallel(model, meshes.dense["tp"], config.experts)
+    if config.experts.experts:
+        expert_parallel(model, meshes, sequences=config.data.global_batch)
+    if not config.parallel.ddp:
+        data_parallel(model, meshes, config)
+
+
+def positions(meshes: Meshes, config: Config) -> torch.Tensor | None:
+    """The tokens of each sequence that come to this rank, in order; None: all."""
+    if meshes.data is None:
+        return None
+    return context.positions(
+        config.parallel.cp_method, meshes.cp_rank(), config.parallel.cp, config.model.seq_len
+    )

@@ -5,6 +5,7 @@ The same command works under `harness run`, and `python trainer/train.py` trains
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -16,25 +17,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import harness
-from harness.trainer.config import Config, ConfigError, Layout, Place, layout
+from harness.trainer.compose import layout, stages
+from harness.trainer.config import VOCAB, Config, ConfigError, Layout, Place
 from harness.trainer.flags import parse
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
+    from harness.trainer.assemble import Assembly
     from harness.trainer.data import Batches
+    from harness.trainer.optim import Noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One completed optimizer step: global mean loss per token, gradient norm before clipping."""
+    """One completed optimizer step: global mean loss per token, gradient norm before clipping.
+
+    What follows tokens_per_s is of this rank, or None where it was not asked for or is not there.
+    Shares are of the step's time.
+    """
 
     step: int
     loss: float
     grad_norm: float
     lr: float
     tokens_per_s: float
+    data_wait: float | None = None
+    exposed: float | None = None
+    bubble: float | None = None
+    peak_bytes: int | None = None
+    noise_tokens: float | None = None
+    expert_load: float | None = None
+    dropped: float | None = None
+    loss_scale: float | None = None
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,38 +70,34 @@ class Trainer:
 
     def __init__(self, start: Start) -> None:
         """Builds everything and resumes from the newest checkpoint; needs the process group."""
-        from harness.trainer import mesh, model, optim, parallelize, pipeline, seeding
+        from harness.trainer import assemble, mesh, model, optim, seeding, waits
 
         config, sizes, device = start.config, start.sizes, start.device
         self._start, self._config = start, config
-        world = mesh.build(device, sizes)
-        self._dp_rank = mesh.dp_rank(world)
         seeding.seed_rank(config.run.seed, start.place.rank)
-        span = pipeline.stage_layers(world.get_local_rank("pp"), sizes.pp, config.model.layers)
-        part = model.Transformer(config.model, *span)
-        model.initialise(part, config.model, config.run.seed)
-        part.to(device)
-        parallelize.parallelize(part, world)
-        self._parts: list[torch.nn.Module] = [part]
-        self._optimizer = optim.adamw(self._parts, config.optim)
-        self._forward_backward = pipeline.build(
-            part,
-            world,
-            micro_batches=config.parallel.micro_batches,
-            tokens=start.batches.tokens_per_step,
-            device=device,
+        made = assemble.assemble(config, sizes, device, start.batches.tokens_per_step)
+        self._made, self._optimizer = made, made.optimizer
+        self._dp_rank = made.meshes.dp_rank()
+        self._checkpoints = (
+            checkpointer(config, made.meshes.dense) if config.checkpoint.dir else None
         )
-        self._checkpoints = checkpointer(config, world) if config.checkpoint.dir else None
+        self._noise, self._waits = optim.Noise(), waits.Waits()
         self._step = self._position = 0
         peak = mesh.peak_flops(device, config.run.peak_tflops)
         self._peak = peak and peak * start.place.world_size
-        self._parameters = model.parameter_count(config.model)
-        self._say(
-            f"{self._parameters:,} parameters, {start.batches.tokens_per_step:,} tokens a step, "
-            f"{start.place.world_size} ranks on {device.type}: pp {sizes.pp} x dp {sizes.dp} "
-            f"(replicate {sizes.dp_replicate} x shard {sizes.dp_shard}) x tp {sizes.tp}"
-        )
+        self._active = model.active_count(config.model, config.experts)
+        self._say(self._headline(model.parameter_count(config.model, config.experts)))
         self._resume()
+
+    def _headline(self, parameters: int) -> str:
+        sizes, place = self._start.sizes, self._start.place
+        more = f" x cp {sizes.cp}" if sizes.cp > 1 else ""
+        more += f", ep {sizes.ep}" if sizes.ep > 1 else ""
+        return (
+            f"{parameters:,} parameters, {self._start.batches.tokens_per_step:,} tokens a step, "
+            f"{place.world_size} ranks on {self._start.device.type}: pp {sizes.pp} x dp {sizes.dp} "
+            f"(replicate {sizes.dp_replicate} x shard {sizes.dp_shard}) x tp {sizes.tp}{more}"
+        )
 
     def _say(self, text: str) -> None:
         if self._start.place.rank == 0:
@@ -93,20 +106,24 @@ class Trainer:
     def _resume(self) -> None:
         if self._checkpoints is None:
             return
-        self._step = self._checkpoints.load(model=self._parts, optimizer=self._optimizer)
+        self._step = self._checkpoints.load(model=self._made.modules, optimizer=self._optimizer)
         if self._checkpoints.loaded is not None:
-            self._position = self._checkpoints.values["position"]
+            values = self._checkpoints.values
+            self._position = values["position"]
+            restore(values.get("extra", {}), self._made, self._noise)
             self._say(f"resumed after step {self._step} from {self._checkpoints.loaded}")
 
     @property
     def _things(self) -> dict[str, Any]:
         """All that a checkpoint holds."""
-        return {
-            "model": self._parts,
+        things = {
+            "model": self._made.modules,
             "optimizer": self._optimizer,
             "position": self._position,
-            "shape": asdict(self._config.model),
+            "shape": shape(self._config),
         }
+        more = extra(self._made, self._noise)
+        return things | ({"extra": more} if more else {})
 
     def _save(self) -> None:
         if self._checkpoints is None:
@@ -116,40 +133,84 @@ class Trainer:
             self._say(f"checkpoint {done.path}, training stood still for {done.blocked:.2f} s")
 
     def _one_step(self) -> Step:
-        from harness.trainer import optim
-
         began = time.perf_counter()
-        step, position = self._step + 1, self._position
-        inputs, targets = self._start.batches.batch(position, self._dp_rank, self._start.sizes.dp)
-        share = self._forward_backward(
-            inputs.to(self._start.device), targets.to(self._start.device)
+        with self._waits.counting() if self._config.run.breakdown else contextlib.nullcontext():
+            loss, norm, facts = self._taken(self._step + 1)
+        return self._told(loss, norm, facts, time.perf_counter() - began)
+
+    def _taken(self, step: int) -> tuple[float, float, dict[str, Any]]:
+        """Take a step; its loss, its gradient norm, and what else there is to tell of it."""
+        from harness.trainer import moe, optim
+
+        made, config, device = self._made, self._config, self._start.device
+        began = time.perf_counter()
+        inputs, targets = self._start.batches.batch(
+            self._position, self._dp_rank, self._start.sizes.dp
         )
+        inputs, targets = made.here(inputs).to(device), made.here(targets).to(device)
+        facts: dict[str, Any] = {"data_wait": time.perf_counter() - began}
+        small: list[float] = []
+        probe = None
+        if config.optim.noise_every and step % config.optim.noise_every == 0:
+            probe = lambda: small.append(optim.squared_norm(self._optimizer, device))  # noqa: E731
+        scale = made.scale.value
+        facts |= {"loss_scale": scale} if made.scale.dynamic else {}
+        for mixture in moe.mixtures(made.parts).values():
+            mixture.loss_scale = scale / config.data.global_batch
+        began = time.perf_counter()
+        share = made.runner(inputs, targets, probe)
+        facts["run"] = time.perf_counter() - began
         loss, norm = optim.reduce_and_clip(
-            self._optimizer, share / self._start.sizes.tp, self._config.optim.clip
+            self._optimizer, share / self._start.sizes.tp, config.optim.clip, scale=scale
         )
-        if not (math.isfinite(loss) and math.isfinite(norm)):
+        if small:
+            facts["noise_tokens"] = self._noisy(small[0] / scale**2, norm)
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        made.scale.after(finite)
+        if not finite and (not made.scale.dynamic or scale == 1):
             raise FloatingPointError(
                 f"step {step}: loss {loss}, gradient norm {norm}; "
                 f"the parameters are still those of step {step - 1}"
             )
-        rate = optim.learning_rate(self._config.optim, step)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
+        if finite:
+            rate = optim.learning_rate(config.optim, step, batch=config.data.global_batch)
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            self._optimizer.step()
         self._optimizer.zero_grad()
-        self._step, self._position = step, position + self._config.data.global_batch
-        speed = self._start.batches.tokens_per_step / (time.perf_counter() - began)
-        return Step(step=step, loss=loss, grad_norm=norm, lr=rate, tokens_per_s=speed)
+        if config.experts.experts:
+            facts["expert_load"], facts["dropped"] = moe.settle(made.modules, config.model.layers)
+        if made.float8 is not None:
+            made.float8.settle(device)
+        self._step, self._position = step, self._position + config.data.global_batch
+        return loss, norm, facts | {"skipped": not finite}
 
-    def _line(self, done: Step) -> str:
-        text = (
-            f"step {done.step}/{self._config.optim.steps} loss {done.loss:.4f} lr {done.lr:.2e} "
-            f"grad_norm {done.grad_norm:.3f} tok/s {done.tokens_per_s:.0f}"
+    def _noisy(self, small: float, norm: float) -> float:
+        """The gradient noise scale in tokens, with this step's two norms in it. Gradients are parts
+        of a mean over the whole batch, so that of one micro-batch is as often too small."""
+        tokens, parts = self._start.batches.tokens_per_step, self._config.parallel.micro_batches
+        return self._noise.note(tokens / parts, small * parts**2, tokens, norm**2)
+
+    def _told(self, loss: float, norm: float, facts: dict[str, Any], seconds: float) -> Step:
+        from harness.trainer import mesh
+
+        ran, wait = facts.pop("run"), facts.pop("data_wait")
+        if self._config.run.breakdown:
+            facts |= {
+                "data_wait": wait / seconds,
+                "exposed": self._waits.seconds / seconds,
+                "peak_bytes": mesh.peak_bytes(self._start.device),
+            }
+            if self._start.sizes.pp > 1:
+                facts["bubble"] = 1 - self._made.runner.busy / ran
+        return Step(
+            step=self._step,
+            loss=loss,
+            grad_norm=norm,
+            lr=self._optimizer.param_groups[0]["lr"],
+            tokens_per_s=self._start.batches.tokens_per_step / seconds,
+            **facts,
         )
-        if self._peak:
-            # 6 FLOPs per parameter and token: PaLM, arXiv:2204.02311, without its attention term.
-            text += f" mfu {6 * self._parameters * done.tokens_per_s / self._peak:.3f}"
-        return text
 
     def run(self) -> list[Step]:
         """Take the steps that are left; returns what they gave, the same on every rank."""
@@ -160,7 +221,7 @@ class Trainer:
         with harness.phase("step"):
             while self._step < steps:
                 done = self._one_step()
-                self._say(self._line(done))
+                self._say(line(done, self._config, self._active, self._peak))
                 history.append(done)
                 harness.progress(
                     done.step,
@@ -179,6 +240,67 @@ class Trainer:
         if self._checkpoints is not None:
             self._checkpoints.wait()
         return history
+
+
+def line(done: Step, config: Config, active: int, peak: float | None) -> str:
+    """What rank 0 prints of a step; `active` parameters meet a token, `peak` FLOP/s in all."""
+    text = (
+        f"step {done.step}/{config.optim.steps} loss {done.loss:.4f} lr {done.lr:.2e} "
+        f"grad_norm {done.grad_norm:.3f} tok/s {done.tokens_per_s:.0f}"
+    )
+    if peak:
+        # 6 FLOPs per parameter and token: PaLM, arXiv:2204.02311, without its attention term.
+        used = 6 * active * done.tokens_per_s / peak
+        text += f" mfu {used:.3f}"
+        if config.memory.recompute == "full":
+            text += f" hfu {used * 8 / 6:.3f}"
+    if done.bubble is not None:
+        pp, m = config.parallel.pp, config.parallel.micro_batches
+        chunks = stages(config) // pp
+        text += f" bubble {done.bubble:.2f} (ideal {(pp - 1) / (chunks * m + pp - 1):.2f})"
+    for name, value in (("data", done.data_wait), ("exposed", done.exposed)):
+        text += "" if value is None else f" {name} {value:.1%}"
+    if done.peak_bytes is not None:
+        text += f" peak {done.peak_bytes / 2**20:.0f} MiB"
+    if done.noise_tokens is not None:
+        text += f" noise {done.noise_tokens:.0f} tokens"
+    if done.expert_load is not None:
+        text += f" load {done.expert_load:.2f}"
+        text += f" dropped {done.dropped:.1%}" if config.experts.capacity else ""
+    if done.loss_scale is not None:
+        text += f" scale {done.loss_scale:.0f}" + (" overflow, not taken" if done.skipped else "")
+    return text
+
+
+def shape(config: Config) -> dict[str, Any]:
+    """What a checkpoint's tensors depend on."""
+    mixture, found = config.experts, asdict(config.model)
+    if config.model.vocab == VOCAB:  # as it was before there were others
+        del found["vocab"]
+    if mixture.experts:
+        found |= {"experts": mixture.experts, "shared_expert": mixture.shared}
+    return found
+
+
+def extra(made: Assembly, noise: Noise) -> dict[str, Any]:
+    """Numbers that a restart must find again, beside model and optimizer; only those in use."""
+    found: dict[str, Any] = {}
+    if made.scale.dynamic:
+        found["loss_scale"] = [made.scale.value, made.scale.good]
+    if made.float8 is not None:
+        found["float8"] = list(made.float8.history)
+    if noise.spread:
+        found["noise"] = [noise.signal, noise.spread]
+    return found
+
+
+def restore(found: dict[str, Any], made: Assembly, noise: Noise) -> None:
+    """What `extra` gave."""
+    if "loss_scale" in found and made.scale.dynamic:
+        made.scale.value, made.scale.good = found["loss_scale"]
+    if made.float8 is not None:
+        made.float8.history.extend(found.get("float8", []))
+    noise.signal, noise.spread = found.get("noise", (0.0, 0.0))
 
 
 def checkpointer(config: Config, world: DeviceMesh | None = None) -> harness.Checkpointer:
@@ -210,12 +332,12 @@ def check_folder(config: Config) -> None:
     before = next((f for f in checkpointer(config).present() if f.manifest is not None), None)
     if before is None or before.manifest is None:
         return
-    shape = before.manifest.values.get("shape", {})
-    for name, value in asdict(config.model).items():
-        if shape.get(name) != value:
+    saved, asked = before.manifest.values.get("shape", {}), shape(config)
+    for name in asked | saved:
+        if saved.get(name) != asked.get(name):
             raise ConfigError(
                 f"--checkpoint-dir {root}: step {before.step} was saved with {name} "
-                f"{shape.get(name)}, this run has {value}; use that or another folder"
+                f"{saved.get(name)}, this run has {asked.get(name)}; use that or another folder"
             )
 
 
@@ -225,7 +347,7 @@ def preflight(config: Config, place: Place) -> Start:
     from harness.trainer import data, mesh
 
     batches = data.Batches(
-        data.corpus(config.data.path),
+        data.tokens(config.data.path, config.model.vocab),
         seq_len=config.model.seq_len,
         global_batch=config.data.global_batch,
         seed=config.run.seed,

@@ -4,6 +4,7 @@ ddp, ddp_checkpointed and zero1 hold one replica on each rank; hsdp one on every
 cuts one over all; tp_dp and pp_dp cut each replica in two, by columns and by layers.
 """
 
+import hashlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ LAYOUTS: dict[str, Callable[[str], Training]] = {
 }
 
 
-def train(layout: str, steps: int = 10, seed: int = 0, name: str = "layers") -> None:
+def train(layout: str, steps: int = 10, seed: int = 0, name: str = "layers") -> Training:
     """Train a new model, `name` in the names of its parameters. There is a process group."""
     torch.manual_seed(seed)
     training = LAYOUTS[layout](name)
@@ -182,6 +183,20 @@ def train(layout: str, steps: int = 10, seed: int = 0, name: str = "layers") -> 
     for _ in range(steps):
         training.step()
         training.optimizer.step()
+    return training
+
+
+def numbers_of(training: Training) -> str:
+    """A hash of what this rank holds of the parameters and of the optimizer's state."""
+    digest = hashlib.sha256()
+    optimizer = getattr(training.optimizer, "optim", training.optimizer)  # ZeRO's own part
+    held = [p for group in training.optimizer.param_groups for p in group["params"]]
+    for state in [optimizer.state[p] for p in held if p in optimizer.state]:
+        held += [value for value in state.values() if isinstance(value, torch.Tensor)]
+    for tensor in held:
+        own = getattr(tensor, "_local_tensor", tensor).detach().contiguous()
+        digest.update(own.view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 if __name__ == "__main__":

@@ -26,6 +26,6 @@ KIND = Kind(
     verdicts=("checkpoint_corrupt",),
     also=("killed_by_signal",),
     actions=("report", "restart", "rollback"),
-    needs="checkpoints",
+    needs="manifests",
     note="Needs harness.Checkpointer, whose manifest has the digests.",
 )

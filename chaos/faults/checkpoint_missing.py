@@ -18,5 +18,5 @@ KIND = Kind(
     verdicts=("checkpoint_incomplete", "checkpoint_corrupt"),
     also=("killed_by_signal", "exception"),
     actions=("report", "restart", "rollback"),
-    needs="checkpoints",
+    needs="manifests",
 )

@@ -28,5 +28,5 @@ KIND = Kind(
     verdicts=("checkpoint_corrupt", "checkpoint_step_mismatch", "checkpoint_incomplete"),
     also=("killed_by_signal",),
     actions=("report", "restart", "rollback"),
-    needs="checkpoints",
+    needs="manifests",
 )

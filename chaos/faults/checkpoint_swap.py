@@ -29,5 +29,5 @@ KIND = Kind(
     verdicts=("checkpoint_corrupt", "checkpoint_incomplete"),
     also=("killed_by_signal", "exception"),
     actions=("report", "restart", "rollback"),
-    needs="checkpoints",
+    needs="manifests",
 )

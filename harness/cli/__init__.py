@@ -1,5 +1,6 @@
 """The command `harness`. What it can do is told here without importing anything to do it."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,15 +11,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("harness.cli.stacks", "Show where all ranks are, equal stacks grouped."),
     "logs": ("harness.cli.logs", "Show what ranks printed, equal lines folded."),
     "report": ("harness.cli.report", "Tell what happened in a run, and why."),
-    "analyze": ("harness.cli.analyze", "Name the rank that a hang began with, from its dumps."),
-    "ckpt": ("harness.cli.ckpt", "List, verify and prune a folder of checkpoints."),
+    "replay": ("harness.cli.replay", "Tell an old run again, and judge it again."),
+    "trace": ("harness.cli.trace", "Write a run as a Chrome trace: collectives by rank and group."),
+    "bundle": ("harness.cli.bundle", "Pack a run into one file to give away, without secrets."),
     "explain": ("harness.cli.explain", "Explain a verdict."),
+    "plan": ("harness.cli.plan", "Plan memory, traffic and a layout for a training, beforehand."),
+    "analyze": ("harness.cli.analyze", "Name the rank that a hang began with, from its dumps."),
     "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),
-    "chaos": ("harness.cli.chaos", "Break runs on purpose, and judge what is said of them."),
-    "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),
+    "ckpt": ("harness.cli.ckpt", "List, verify and prune a folder of checkpoints."),
+    "restart": ("harness.cli.restart", "Start all workers again, from the newest checkpoint."),
     "stop": ("harness.cli.stop", "Stop a run."),
+    "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),
+    "chaos": ("harness.cli.chaos", "Break runs on purpose, and judge what is said of them."),
+    "doctor": ("harness.cli.doctor", "Check this machine, and whether all ranks run the same."),
+    "config": ("harness.cli.config", "Show, check and begin the settings of this folder."),
+    "completion": ("harness.cli.completion", "Print what makes Tab complete in bash, zsh or fish."),
 }
 """Name -> the module that holds a click command named `command`, and its line in the help."""
+
+COMPLETE = "_HARNESS_COMPLETE"
+"""Set by the shell while it completes: what click makes of the name `harness`."""
 
 HELP = """\
 Usage: harness COMMAND ...
@@ -38,19 +50,20 @@ Options:
   --debug     Show the traceback when Harness itself fails.
   -h, --help  Print this; harness COMMAND --help tells more.
 
-RUN in all commands is a run's name or directory; left out, it is the newest in ./runs."""
+RUN in all commands is a run's name, directory or bundle; left out, it is the newest in ./runs."""
 
 
 def help_text() -> str:
     """What `harness --help` prints."""
-    lines = (f"  {name:<8} {words}" for name, (_, words) in COMMANDS.items())
+    lines = (f"  {name:<10} {words}" for name, (_, words) in COMMANDS.items())
     return HELP.format(commands="\n".join(lines))
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     arguments = list(sys.argv[1:] if args is None else args)
-    if arguments in ([], ["-h"], ["--help"]):
+    completing = COMPLETE in os.environ  # a shell asks what may come next
+    if arguments in ([], ["-h"], ["--help"]) and not completing:
         print(help_text())  # click alone would take longer to import than all the rest
         sys.exit(0)
     from harness.cli.group import call

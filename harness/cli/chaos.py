@@ -169,6 +169,13 @@ def _tell(judgment: Any) -> None:
 @click.option("--workloads", metavar="LIST", default="ddp", show_default=True)
 @click.option("--ranks", metavar="LIST", help="Whom.  [default: first, middle and last]")
 @click.option("--combined", is_flag=True, help="Two faults a run, at bad moments, instead.")
+@click.option(
+    "--series",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="So many faults in a run, one after the other; what stops it is alone.",
+)
 @click.option("--hours", type=click.FloatRange(min=0), help="Draw plans for so long instead.")
 @click.option("--faults", type=click.IntRange(1, 8), default=1, help="A drawn plan has so many.")
 @click.option("--minutes", type=click.FloatRange(min=0), help="Begin no run after so long.")
@@ -227,7 +234,7 @@ def _times(count: float | None, seconds: float) -> float | None:
 def _typed(given: dict[str, Any], report: str | None) -> str:
     """The command as it was typed, without what only says where."""
     names = {"names": "kinds", "tries": "shrink"}
-    defaults = {"workloads": "ddp", "faults": 1, "seed": 0, "tries": 0}
+    defaults = {"workloads": "ddp", "faults": 1, "seed": 0, "tries": 0, "series": 1}
     parts = ["harness chaos campaign"]
     for name, value in given.items():
         if value is None or value is False or value == defaults.get(name):
@@ -239,10 +246,11 @@ def _typed(given: dict[str, Any], report: str | None) -> str:
 
 def _plans(
     *, names: str | None, areas: str | None, workloads: str, ranks: str | None, combined: bool,
-    hours: float | None, faults: int, seed: int, nproc: int | None, **_: Any,
+    hours: float | None, faults: int, seed: int, nproc: int | None, series: int, **_: Any,
 ) -> Any:  # fmt: skip
     from harness.chaos import campaign, kinds
     from harness.chaos import combined as combinations
+    from harness.chaos.series import joined
     from harness.chaos.workloads import workload
 
     chosen = [kinds.find(name) for name in words(names)] or kinds.everything()
@@ -261,7 +269,8 @@ def _plans(
         return iter([plan for one in ones for plan in combinations.plans(one, seed)])
     if hours is not None:
         return campaign.soak(ones, faults, seed)
-    return iter(campaign.matrix(chosen, ones, whole_numbers(ranks or ""), seed))
+    singles = campaign.matrix(chosen, ones, whole_numbers(ranks or ""), seed)
+    return joined(singles, series, seed) if series > 1 else iter(singles)
 
 
 @command.command(

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 import harness
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, with_colour
@@ -14,8 +15,19 @@ from harness.incidents import CATALOGUE, FAMILY_OF
 PAGES = Path(harness.__file__).parent / "verdicts"
 
 
+def complete_classes(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Verdicts for the shell to complete."""
+    return [
+        CompletionItem(name, help=FAMILY_OF[name])
+        for name in _pages()
+        if name.startswith(incomplete.lower().replace("-", "_"))
+    ]
+
+
 @click.command("explain", cls=ReadingCommand, context_settings=SETTINGS)
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=complete_classes)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 def command(code: str | None, as_json: bool) -> None:
     """Explain verdict CODE; without one, list all that have a page.

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 
 import click
+from click.shell_completion import CompletionItem
 
 from harness.cli import COMMANDS, help_text
 from harness.errors import ExitCode, HarnessError
@@ -33,6 +34,16 @@ class LazyGroup(click.Group):
                 + (f"did you mean {likely}?" if likely else "see harness --help")
             )
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """By the names alone: to import all commands for their help would take a second."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=words)
+            for name, (_, words) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(help_text())

@@ -6,9 +6,10 @@ import shlex
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from harness.cli.ask import ask
-from harness.cli.reading import SCHEMA, ReadingCommand, print_json
+from harness.cli.reading import SCHEMA, ReadingCommand, complete_runs, print_json
 from harness.errors import UsageError
 from harness.faults import ANY, Fault, when, whom
 from harness.orders import Inject
@@ -17,9 +18,22 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _COUNT = click.IntRange(min=0)
 
 
+def complete_kinds(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Kinds of fault for the shell to complete."""
+    from harness.chaos import kinds
+
+    return [
+        CompletionItem(kind.name, help=kind.summary)
+        for kind in kinds.everything()
+        if kind.name.startswith(incomplete)
+    ]
+
+
 @click.command("inject", cls=ReadingCommand, context_settings=HELP)
-@click.argument("kind")
-@click.argument("run", required=False)
+@click.argument("kind", shell_complete=complete_kinds)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--rank", type=_COUNT, help="Whom.")
 @click.option("--at", metavar="AXIS=N,...", help="Whom, by coordinates: tp=0,pp=1.")
 @click.option("--node", type=_COUNT, help="Which node, for kinds that are done to one.")

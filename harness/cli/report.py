@@ -1,8 +1,10 @@
 """`harness report`: what happened in a run, and why."""
 
+from pathlib import Path
+
 import click
 
-from harness import runs
+from harness import journal, runs
 from harness.cli.reading import SETTINGS, ReadingCommand, note, print_json, reading_options
 from harness.errors import UsageError
 from harness.incidents import Incident
@@ -20,13 +22,17 @@ _NEWEST = "newest"
     metavar="[N]",
     help="Only the card of incident N, or of the newest.",
 )
-def command(run: str | None, runs_dir: str | None, as_json: bool, card: str | None) -> None:
-    """Tell what happened in RUN (a name, a directory or HOST:PORT; default: the newest).
+@click.option("--html", metavar="FILE", help="Write one page that needs nothing else; - is stdout.")
+def command(
+    run: str | None, runs_dir: str | None, as_json: bool, card: str | None, html: str | None
+) -> None:
+    """Tell what happened in RUN (a name, directory, bundle or HOST:PORT; default: the newest).
 
     \b
       harness report
       harness report swift-otter-12 --card 1
       harness report --json | jq '.incidents[].class'
+      harness report --html report.html
     """
     from harness import report
 
@@ -34,7 +40,10 @@ def command(run: str | None, runs_dir: str | None, as_json: bool, card: str | No
         if run is not None:
             raise UsageError(f"--card {card}: an incident is a number, from 1")
         run, card = card, _NEWEST  # `report --card RUN`: the word after --card was the run
-    reading = runs.read(runs.find(run, runs.runs_dir(runs_dir)))
+    if html is not None and (as_json or card is not None):
+        raise UsageError("--html goes with neither --json nor --card", help="leave one out")
+    found = runs.find(run, runs.runs_dir(runs_dir))
+    reading = runs.read(found)
     state = reading.state
     if state.run is None:
         raise UsageError(
@@ -42,7 +51,9 @@ def command(run: str | None, runs_dir: str | None, as_json: bool, card: str | No
         )
     for text in reading.notes:
         note(text)
-    if card is not None:
+    if html is not None:
+        _write_page(html, _page(found, state))
+    elif card is not None:
         incident = _incident(state, card)
         if as_json:
             print_json(report.incident_json(state, incident))
@@ -52,6 +63,32 @@ def command(run: str | None, runs_dir: str | None, as_json: bool, card: str | No
         print_json(report.report_json(state))
     else:
         click.echo(report.report_text(state))
+
+
+def _page(found: runs.RunFolder | runs.Endpoint, state: RunState) -> str:
+    from harness.page import History, page
+    from harness.version import version
+
+    if isinstance(found, runs.Endpoint):
+        raise UsageError(
+            f"the journal of {found.address} lies on its own machine",
+            help="give the run's name or directory there",
+        )
+    history = History()
+    for record in journal.read(found.journal, on_bad="skip", say=lambda _: None):
+        history.take(record)
+    return page(state, history, version=version())
+
+
+def _write_page(target: str, text: str) -> None:
+    if target == "-":
+        click.echo(text)
+        return
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}") from None
+    click.echo(f"{target}: {len(text) / 1024:.0f} KiB; open it in a browser", err=True)
 
 
 def _incident(state: RunState, which: str) -> Incident:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from harness import config as configuration
 from harness import rundir
@@ -42,6 +43,11 @@ Every option can also stand in harness.toml, in [tool.harness] of pyproject.toml
 
 class RunCommand(click.Command):
     """Help of our own making: examples first, grouped, short unless --help-all."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Each option in the one spelling that the help has."""
+        found = super().shell_complete(ctx, incomplete)
+        return [item for item in found if not (item.value.startswith("--") and "_" in item.value)]
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(help_text(whole=False))

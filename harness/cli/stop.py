@@ -3,11 +3,12 @@
 import click
 
 from harness.cli.ask import ask
+from harness.cli.reading import SETTINGS, complete_runs
 from harness.orders import StopRun
 
 
-@click.command("stop", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("run", required=False)
+@click.command("stop", context_settings=SETTINGS)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
 def command(run: str | None, runs_dir: str | None) -> None:
     """Stop RUN (a name, a directory or HOST:PORT): all workers get SIGTERM, then SIGKILL.

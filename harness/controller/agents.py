@@ -5,7 +5,7 @@ It judges peers, not workers; what a lost node means is decided elsewhere.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from harness import events as e
@@ -146,13 +146,16 @@ class Agents:
             )
         return rank, before if before is not None and not before.lost else None
 
-    def sweep(self, elapsed: float, timeout: float) -> list[Agent]:
-        """Let `elapsed` seconds pass; the agents now silent for longer than `timeout`."""
+    def sweep(
+        self, elapsed: float, timeout: float, starved: Callable[[Agent], float] = lambda agent: 0.0
+    ) -> list[Agent]:
+        """Let `elapsed` seconds pass; the agents now silent for longer than `timeout`. Of how much
+        of it an agent got no CPU to speak with says `starved`."""
         silent: list[Agent] = []
         for agent in self._agents.values():
             if agent.lost or agent.left:
                 continue
-            agent.silence += elapsed
+            agent.silence += max(0.0, elapsed - starved(agent))
             if agent.silence > timeout:
                 silent.append(agent)
         return silent

@@ -32,7 +32,11 @@ class IncidentFiles:
         match event:
             case e.IncidentOpened(incident=incident):
                 self._write(state, incident.id)
-            case e.IncidentClosed(incident_id=incident_id) | e.HostStruck(incident=incident_id):
+            case (
+                e.IncidentClosed(incident_id=incident_id)
+                | e.IncidentSettled(incident_id=incident_id)
+                | e.HostStruck(incident=incident_id)
+            ):
                 self._write(state, incident_id)
             case _:
                 pass

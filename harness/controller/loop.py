@@ -38,6 +38,7 @@ DECISIONS = (
     e.CommandTaken,
     e.IncidentOpened,
     e.IncidentClosed,
+    e.IncidentSettled,
     e.RunEnded,
 )
 """What only a controller may say."""

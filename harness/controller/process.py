@@ -90,6 +90,9 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
         files.on_event(state, event)
         if isinstance(event, e.HostStruck):
             strike_file.add(state.strikes[-1])
+        if isinstance(event, e.IncidentSettled):
+            mine = [s for s in state.strikes if (s.run, s.incident) == (job.run, event.incident_id)]
+            strike_file.settle(job.run, event.incident_id, mine)
 
     loop = Loop(writer=writer, decider=decider, on_event=on_event)
     loop.resume(writer.path)

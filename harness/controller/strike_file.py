@@ -62,6 +62,14 @@ class StrikeFile:
             with self._alone():
                 self._add(strikes)
 
+    def settle(self, run: str, incident: int, strikes: Sequence[Strike]) -> None:
+        """Of that incident of that run, keep these alone: they cleared somebody else."""
+        with self._alone():
+            known = self.read()
+            others = [s for s in known if (s.run, s.incident) != (run, incident)]
+            if {*others, *strikes} != set(known):
+                self._write([*others, *strikes])
+
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Other runs have controllers that write it too."""
@@ -81,9 +89,11 @@ class StrikeFile:
         known = self.read()
         keys = {(strike.host, strike.run, strike.incident) for strike in known}
         fresh = [s for s in strikes if (s.host, s.run, s.incident) not in keys]
-        if not fresh:
-            return
-        raw = {"schema": SCHEMA, "strikes": [asdict(strike) for strike in (*known, *fresh)]}
+        if fresh:
+            self._write([*known, *fresh])
+
+    def _write(self, strikes: Sequence[Strike]) -> None:
+        raw = {"schema": SCHEMA, "strikes": [asdict(strike) for strike in strikes]}
         try:
             replace_file(self._path, json.dumps(raw, indent=1) + "\n", mode=0o600)
         except OSError as error:

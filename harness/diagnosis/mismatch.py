@@ -12,7 +12,7 @@ from harness.collectives import Collective
 from harness.diagnosis.scene import Scene, collective_ref, op_name
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.texts import is_size_abort, size_ratio
-from harness.diagnosis.waits.compare import new_steps
+from harness.diagnosis.waits.compare import foretold, new_steps
 from harness.incidents import EvidenceRef, Finding, Where
 from harness.topology import ranks_name
 
@@ -177,28 +177,62 @@ def _aborted_alone(scene: Scene, meetings: list[_Meeting]) -> list[Finding]:
         return []
     meeting = max(silent, key=lambda meeting: meeting.at_ns)
     others = sorted(meeting.entries)
-    tied = len(others) == 1
+    if len(others) == 1:
+        return [_one_of_two(scene, meeting, others[0], rank, aborted[0].text)]
     skipped = _skipped_by_size(scene, meeting, size_ratio(aborted[0].text))
-    reason = (
-        f"more bytes came than rank {rank} had room for, so it aborted; {ranks_name(others)}"
-        f" agree{'s' if tied else ''} on the operation, rank {rank}'s record died with it"
-    )
+    reason = f"{_died(rank, others)} agree on the operation, rank {rank}'s record died with it"
     if skipped:
-        reason += "; the size it had room for is that of the operation that always followed"
-    if tied:
-        reason += "; two ranks cannot be told apart, so both are listed"
-    did = "skipped it" if skipped else "passed something smaller"
-    return [
-        _finding(
-            scene,
-            meeting,
-            "collective_mismatch" if skipped else "shape_mismatch",
-            sorted({rank, *others}) if tied else [rank],
-            cause=f"{_at(meeting)}: {_table(meeting)}; rank {rank} {did}",
-            reason=reason,
-            likely=True,
-        )
-    ]
+        reason += f"; {_ALWAYS_FOLLOWED}"
+    return [_found_alone(scene, meeting, [rank], rank, reason, skipped=skipped)]
+
+
+_ALWAYS_FOLLOWED = "the size it had room for is that of the operation that always followed"
+
+
+def _died(rank: int, others: list[int]) -> str:
+    return f"more bytes came than rank {rank} had room for, so it aborted; {ranks_name(others)}"
+
+
+def _one_of_two(scene: Scene, meeting: _Meeting, other: int, rank: int, text: str) -> Finding:
+    """Of `rank`, which aborted, and the only `other`: whoever did not do what came there in all
+    earlier rounds."""
+    here = meeting.entries[other]
+    called, usual = _what(here), foretold(_before(scene, other, here))
+    skipped = _skipped_by_size(scene, meeting, size_ratio(text))
+    reason = f"{_died(rank, [other])} called {_text(here)}"
+    if usual is not None and usual != called:
+        skipped = _following(scene, meeting, other, usual) == called
+        reason += ", where something else came in all earlier rounds"
+        if skipped:
+            reason += ", and what it called always followed that"
+        return _found_alone(scene, meeting, [other], other, reason, skipped=skipped)
+    if skipped:
+        reason += f"; {_ALWAYS_FOLLOWED}"
+    if usual is not None:
+        reason += ", as in all earlier rounds"
+        return _found_alone(scene, meeting, [rank], rank, reason, skipped=skipped)
+    reason += "; two ranks cannot be told apart, so both are listed"
+    return _found_alone(scene, meeting, sorted([rank, other]), rank, reason, skipped=skipped)
+
+
+def _found_alone(
+    scene: Scene, meeting: _Meeting, odd: list[int], who: int, reason: str, *, skipped: bool
+) -> Finding:
+    """`who` is the rank that is said to have done it."""
+    here = who in meeting.entries
+    if skipped:
+        did = "skipped the one before" if here else "skipped it"
+    else:
+        did = "passed something larger" if here else "passed something smaller"
+    return _finding(
+        scene,
+        meeting,
+        "collective_mismatch" if skipped else "shape_mismatch",
+        odd,
+        cause=f"{_at(meeting)}: {_table(meeting)}; rank {who} {did}",
+        reason=reason,
+        likely=True,
+    )
 
 
 def _skipped_by_size(scene: Scene, meeting: _Meeting, ratio: float | None) -> bool:

@@ -7,5 +7,6 @@ until it returns nothing, folding all of a returned list before the next call.
 
 from harness.recovery.ending import Decision
 from harness.recovery.planning import accept, next_wake_ns, plan
+from harness.recovery.replaying import DECIDED, replay
 
-__all__ = ["Decision", "accept", "next_wake_ns", "plan"]
+__all__ = ["DECIDED", "Decision", "accept", "next_wake_ns", "plan", "replay"]

@@ -15,6 +15,7 @@ Decision = (
     | e.AttemptStarted
     | e.IncidentOpened
     | e.IncidentClosed
+    | e.IncidentSettled
     | e.RunEnded
     | e.AgentLost
     | e.NodesAwaited

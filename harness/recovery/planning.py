@@ -38,6 +38,8 @@ from harness.recovery.memory import keep_memory, kept_by_ns
 from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns, stop_wanted
 from harness.recovery.quarantine import quarantine_notices, strikes
 from harness.recovery.remedy import aside, incident_of
+from harness.recovery.restarting import accept_restart, restart
+from harness.recovery.settling import settle
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.verifying import answered_by_ns, ask, certify
 from harness.recovery.watching import watch, watch_by_ns
@@ -90,6 +92,8 @@ def accept(state: RunState, command: o.Command) -> tuple[bool, str]:
             if state.stop is not None:
                 return True, "the run is being stopped already"
             return True, "the run is preempted"
+        case o.RestartRun():
+            return accept_restart(state)
         case o.Inject(fault=fault):
             return _accept_fault(state, state.run, fault)
         case o.ShowStacks():
@@ -139,6 +143,8 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return preempt(state, attempt, reachable, now_ns)
     if attempt.trouble_ns and _unjudged(state, attempt):
         return _judge(state, attempt, now_ns)
+    if attempt.restart is not None:
+        return restart(attempt, attempt.restart)
     starts = start_workers(state, attempt)
     if starts:
         return starts
@@ -151,6 +157,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return _standing(state, attempt, now_ns, ("numeric",)) or _finish(state, attempt)
     return (
         _standing(state, attempt, now_ns)
+        or settle(state)
         or certify(state, attempt, reachable)
         or quarantine_notices(state, attempt)
         or grow(state, attempt)

@@ -38,6 +38,8 @@ def _read(attempt: AttemptState, ref: Ref, event: e.DigestsRead) -> None:
         look = track.add(row, ref, attempt.world_size)
         if look is not None:
             suspect(replicas, track, look)
+            for rerun in attempt.reruns:
+                rerun.take(track.part, look)
 
 
 def _told(attempt: AttemptState, event: e.DigestsTold) -> None:

@@ -13,7 +13,8 @@ from harness import events as e
 from harness import orders as o
 from harness.sightings import Pulse
 from harness.state import booking, digesting, files, groups, memory, nodes, sampling, stalls
-from harness.state.reading import arrivals_read, vitals_read
+from harness.state.reading import arrivals_read, setups_read, vitals_read
+from harness.state.rerun import pending
 from harness.state.words import (
     AttemptState,
     Collection,
@@ -70,16 +71,11 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.StoreFailed():
             state.store_failed = event
         case e.AttemptStarted():
-            attempt = _new_attempt(state, stamp, event)
-            booking.open_attempt(attempt, state.attempt)
-            state.attempts.append(attempt)
-            _enter(state, stamp, "running")
+            _attempt_started(state, stamp, event)
         case e.NodesAwaited():
             _enter(state, stamp, "gathering")
         case e.Regrouping():
             state.attempts[event.attempt].regroup = event
-        case e.HostStruck():
-            nodes.struck(state, stamp, event)
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
         case e.RunEnded():
@@ -90,8 +86,10 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             e.OrderGiven()
             | e.CommandTaken()
             | e.FaultInjected()
+            | e.HostStruck()
             | e.IncidentOpened()
             | e.IncidentClosed()
+            | e.IncidentSettled()
             | e.StallLooked()
         ):
             _fold_decision(state, stamp, event)
@@ -123,6 +121,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.PulsesRead()
             | e.ArrivalsRead()
             | e.VitalsRead()
+            | e.SetupsRead()
             | e.EvidenceTaken()
         ):
             _fold_worker(state, stamp, event)
@@ -138,6 +137,8 @@ def _fold_decision(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             _command_taken(state, stamp, event)
         case e.FaultInjected():
             state.faults.append(event)
+        case e.HostStruck():
+            nodes.struck(state, stamp, event)
         case e.IncidentOpened():
             state.incidents.append(event.incident)
             judged = _attempt(state, event.incident.verdict.attempt)
@@ -147,6 +148,8 @@ def _fold_decision(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 _enter(state, stamp, "running")
         case e.IncidentClosed():
             _incident_closed(state, event)
+        case e.IncidentSettled():
+            nodes.settled(state, event)
         case e.StallLooked():
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
@@ -167,6 +170,8 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             arrivals_read(state, stamp, event)
         case e.VitalsRead():
             vitals_read(state, stamp, event)
+        case e.SetupsRead():
+            setups_read(state, stamp, event)
         case e.WorkerStarted():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -266,6 +271,9 @@ def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> No
         case o.Preempt():
             if state.preempt is None:
                 state.preempt, state.preempt_ns = event.command, stamp.wall_ns
+        case o.RestartRun():
+            if state.attempt is not None:
+                state.attempt.restart = state.attempt.restart or event.command
         case o.Inject():
             state.injects.append(event.command)
         case o.ShowStacks():
@@ -274,6 +282,13 @@ def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> No
             )
         case _:
             assert_never(event.command)
+
+
+def _attempt_started(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> None:
+    attempt = _new_attempt(state, stamp, event)
+    booking.open_attempt(attempt, state.attempt)
+    state.attempts.append(attempt)
+    _enter(state, stamp, "running")
 
 
 def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> AttemptState:
@@ -288,6 +303,9 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
         state.coordinates.clear()
         state.groups.clear()
     memory.attempt_started(state, event)
+    before, reruns = state.attempt, []
+    if before is not None and before.world_size == event.world_size:
+        reruns = pending(before.replicas.suspicions, before.reruns, before.index)
     return AttemptState(
         index=event.attempt,
         world_size=event.world_size,
@@ -298,6 +316,7 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
         forgiven={} if state.attempt is None else dict(state.attempt.forgiven),
         checkpoint_interval=event.checkpoint_interval,
         memory=(event.memory_attempt, event.memory_step),
+        reruns=reruns,
     )
 
 

@@ -1,7 +1,10 @@
 """Folding what is heard of nodes: who joins, who is lost, how they launch, whose host is struck."""
 
+from dataclasses import replace
+
 from harness import events as e
 from harness.membership import Strike
+from harness.state.rerun import applied
 from harness.state.words import NodeState, RunState
 
 
@@ -57,6 +60,29 @@ def struck(state: RunState, stamp: e.Stamp, event: e.HostStruck) -> None:
         local_ranks=event.local_ranks,
     )  # fmt: skip
     state.strikes.append(strike)
+
+
+def settled(state: RunState, event: e.IncidentSettled) -> None:
+    """More is known of an incident: hosts that it cleared lose the strike they got for it."""
+    run = "" if state.run is None else state.run.run
+    at = next((at for at, one in enumerate(state.incidents) if one.id == event.incident_id), None)
+    if at is None:
+        return
+    incident = state.incidents[at] = applied(state.incidents[at], event)
+    attempt = state.attempts[incident.verdict.attempt]
+    blamed: dict[str, set[int]] = {}
+    for rank in (attempt.ranks[number] for number in event.ranks if number in attempt.ranks):
+        blamed.setdefault(attempt.nodes[rank.node_rank].host, set()).add(rank.local_rank)
+    kept = []
+    for strike in state.strikes:
+        if (strike.run, strike.incident) == (run, event.incident_id):
+            if strike.host not in blamed:
+                continue
+            places = sorted(blamed[strike.host].intersection(strike.local_ranks))
+            kept.append(replace(strike, local_ranks=tuple(places)))
+        else:
+            kept.append(strike)
+    state.strikes = kept
 
 
 def unheard(state: RunState) -> None:

@@ -1,10 +1,11 @@
-"""Folding what agents read of the ranks all the time: arrivals and vitals."""
+"""Folding what agents read of the ranks all the time: arrivals, vitals, what they run with."""
 
 from harness import events as e
 from harness.state import arrivals, clocks, growth
 from harness.state.arrivals import Arrivals, GroupArrivals
 from harness.state.growth import RankGrowth
 from harness.state.words import AttemptState, RunState
+from harness.topology import ranks_of
 
 _STAGE_AXES = ("pp", "pipe", "stage")
 _JUDGE_NS = 900_000_000
@@ -113,3 +114,13 @@ def vitals_read(state: RunState, stamp: e.Stamp, event: e.VitalsRead) -> None:
     if due and (seen.leaks or any(grown.trends for grown in seen.ranks.values())):
         seen.judged_ns = stamp.wall_ns
         growth.judge(seen, attempt.world_size)
+
+
+def setups_read(state: RunState, stamp: e.Stamp, event: e.SetupsRead) -> None:
+    attempt = _attempt(state, stamp)
+    if attempt is None:
+        return
+    for setup in event.setups:
+        attempt.setups.update(
+            {rank: setup for rank in ranks_of(setup.ranks) if rank in attempt.ranks}
+        )

@@ -189,6 +189,8 @@ class Suspicion:
     """Nodes that were asked for them."""
     asked_ns: int = 0
     answered: set[int] = field(default_factory=set)
+    anchors: dict[tuple[int, int], int] = field(default_factory=dict)
+    """What shows that a later attempt is where this one was: (part, digest) -> step."""
     close: Closely = field(default_factory=Closely)
     """What was found of the tensor itself."""
 

@@ -19,6 +19,7 @@ from harness.state.replicas import (
     in_step,
     look_all,
 )
+from harness.state.rerun import anchors
 
 _LEAST_APART = 3
 """Looks at which replicas must never have been alike, or alike on some ranks only."""
@@ -47,6 +48,7 @@ def suspect(replicas: Replicas, track: Track, look: Look) -> None:
         replicas.differed.add((track.part.name, track.part.shape))
     found = _find(replicas, track, look)
     if found is not None:
+        found.anchors = anchors(replicas.tracks.values(), track, found.clean)
         replicas.suspicions.append(found)
 
 
@@ -78,8 +80,8 @@ def _seen_in_rows(replicas: Replicas, track: Track) -> bool:
         or other.split is not None
         or (other.last is not None and not other.last.equal)
         for other in replicas.tracks.values()
-        if other is not track
-        and (other.part.site, other.members) == (track.part.site, track.members)
+        if (other.part.site, other.members) == (track.part.site, track.members)
+        and track.part.name == f"{COLUMNS} of {other.part.name}"
     )
 
 

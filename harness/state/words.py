@@ -8,6 +8,7 @@ from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.incidents import Incident
 from harness.membership import Strike
+from harness.setups import Setup
 from harness.state.arrivals import Arrivals
 from harness.state.books import Books, Moments
 from harness.state.clocks import Clocks
@@ -15,6 +16,7 @@ from harness.state.doubts import Doubts
 from harness.state.growth import Growth
 from harness.state.marking import Book
 from harness.state.replicas import Replicas
+from harness.state.rerun import Rerun
 from harness.state.steady import WallClocks
 from harness.topology import NodeRanks
 
@@ -144,6 +146,8 @@ class AttemptState:
     """A rank has begun an operation, or made a step."""
     regroup: e.Regrouping | None = None
     """Why it was stopped on purpose."""
+    restart: o.RestartRun | None = None
+    """The first accepted request to start its workers again."""
     stop_at: "StopAt | None" = None
     """Where its ranks were last told to stop."""
     stillest_ns: int = 0
@@ -171,6 +175,8 @@ class AttemptState:
     kept: dict[int, e.MemoryKept] = field(default_factory=dict)
     """By node: what became of that."""
 
+    setups: dict[int, Setup] = field(default_factory=dict)
+    """By rank: what it runs with, by its newest word."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     growth: Growth = field(default_factory=Growth)
     counted: dict[str, e.GroupCreated] = field(default_factory=dict)
@@ -192,6 +198,8 @@ class AttemptState:
     """Marks of groups that span nodes, by name, role and size of the group."""
     replicas: Replicas = field(default_factory=Replicas)
     """Digests of what ranks should have in common."""
+    reruns: list[Rerun] = field(default_factory=list)
+    """Differences of earlier attempts that this one may come to again."""
     doubts: Doubts = field(default_factory=Doubts)
     """What ranks have found wrong with their own numbers."""
     marks_differ: list[tuple[e.MarksDiffer, tuple[str, int]]] = field(default_factory=list)

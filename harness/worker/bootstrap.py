@@ -45,6 +45,7 @@ def run(assignment: guest.Assignment) -> NoReturn:
     teardown.drain_at_exit()
     _record_fatal_signals(assignment.fatal)
     hooks.install(host)
+    host.setup.tell()
     if assignment.armed:
         armed.arm(host, assignment.armed, at_start=True)
     _execute(assignment.mode, assignment.target, assignment.arguments, host)

@@ -24,6 +24,7 @@ from harness.worker.marks import Marker
 from harness.worker.memoryfile import MemoryFile
 from harness.worker.ownstack import Answering
 from harness.worker.pulse import PulseWriter
+from harness.worker.setup import Telling
 from harness.worker.sites import SiteWriter
 
 _BEAT_SECONDS = 0.25
@@ -85,6 +86,8 @@ class Guest:
         self.pid = os.getpid()
         self.link = Link(assignment.link)
         self._page = PulseWriter(assignment.pulse)
+        command = (assignment.target, *assignment.arguments)
+        self.setup = Telling(self.link.say, assignment.mode, command)
         self.recorder: p2p.Recorder | None = None
         self.sites: SiteWriter | None = None
         self.marker: Marker | None = None

@@ -19,6 +19,7 @@ from harness.worker import files, marks, recorder, rendezvous, teardown
 from harness.worker.audits import auditor, losses, places
 from harness.worker.digests import witness
 from harness.worker.guest import Guest, current
+from harness.worker.setup import SETTLED_STEPS
 
 
 def install(guest: Guest) -> None:
@@ -129,9 +130,13 @@ def count_steps(module: Any) -> None:
             counts[optimizer] = count = counts.get(optimizer, 0) + 1
         except TypeError:
             return  # neither hashable nor weakly referable
+        if count == 1:
+            guest.setup.saw(optimizer)
         if count > most:
             most = count
             guest.counted_steps(count)
+            if count == SETTLED_STEPS:
+                guest.setup.tell()
 
     module.register_optimizer_step_post_hook(stepped)
 

@@ -84,7 +84,7 @@ def test_a_run_that_is_judged_rightly(tmp_path: Path) -> None:
     [
         ("kill", [], {"class"}),
         ("kill", [incident("exception", (1,))], {"class"}),
-        ("kill", [incident("killed_by_signal", (2,))], {"class", "innocents"}),
+        ("kill", [incident("killed_by_signal", (2,))], {"ranks", "innocents"}),
         ("kill", [incident("killed_by_signal", (1, 2))], {"ranks", "innocents"}),
         ("kill", [incident("killed_by_signal", (1,), "stop")], {"action", "outcome"}),
         (
@@ -136,7 +136,7 @@ def test_tables_hold_every_run(tmp_path: Path) -> None:
     text = markdown([bad, broken], "harness chaos campaign")
     assert "2 runs, 0 right" in text
     assert "| killed_by_signal | exception | 1 |" in text
-    assert "| process | kill | 0 of 2 |" in text
+    assert "| process | kill | 0 of 2 (rank 1) |" in text
     xml = junit([bad, broken])
     assert 'tests="2" failures="2"' in xml
     assert "&quot;broken&quot;" in xml or "'a \"broken\" run'" in xml

@@ -58,7 +58,7 @@ def test_a_dry_run_imports_nothing_heavy(tmp_path: Path) -> None:
 
 def test_help_is_short_and_narrow(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, most in (
-        (["--help"], 30),
+        (["--help"], 45),
         (["run", "--help"], 45),
         (["run", "--help-all"], 102),
     ):

@@ -1,73 +1,22 @@
-"""A recorded run through the pure core again, on a virtual clock.
-
-What was decided then is left out: only what happened is fed in, at the time at which it was
-recorded, and the core decides anew.
-"""
+"""Recorded runs: read, replayed and compared with what is expected of them."""
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness import codec, recovery
+from harness import codec
 from harness import events as e
-from harness.state import RunState, fold
+from harness.recovery import DECIDED, replay
+from harness.state import RunState
 
-DECIDED = (
-    e.OrderGiven,
-    e.AttemptStarted,
-    e.StallLooked,
-    e.IncidentOpened,
-    e.IncidentClosed,
-    e.RunEnded,
-    e.NodesAwaited,
-    e.Regrouping,
-    e.HostStruck,
-)
+__all__ = ["DECIDED", "compare", "read", "replay", "write"]
 
 
 def read(path: Path) -> list[e.Record]:
     """Records of an events.jsonl or journal.jsonl; a journal's header line is passed over."""
     lines = path.read_bytes().splitlines()
     return [codec.decode(line) for line in lines if line.strip() and b'"stamp"' in line]
-
-
-def replay(records: Iterable[e.Record]) -> RunState:
-    """The state at the end, with the decisions of today's core."""
-    state, now_ns, seq = RunState(), 0, 0
-
-    def settle() -> None:
-        nonlocal seq
-        while decisions := recovery.plan(state, now_ns):
-            for decision in decisions:
-                attempt = len(state.attempts) - 1
-                if isinstance(decision, e.AttemptStarted):
-                    attempt = decision.attempt
-                stamp = e.Stamp(
-                    run="",
-                    attempt=max(attempt, 0),
-                    source="controller",
-                    seq=seq,
-                    wall_ns=now_ns,
-                    mono_ns=now_ns,
-                )
-                seq += 1
-                fold(state, e.Record(stamp=stamp, event=decision))
-
-    def advance(until_ns: int) -> None:
-        nonlocal now_ns
-        while (at_ns := recovery.next_wake_ns(state, now_ns)) is not None and at_ns <= until_ns:
-            now_ns = at_ns
-            settle()
-        now_ns = max(now_ns, until_ns)
-
-    for record in records:
-        if isinstance(record.event, DECIDED):
-            continue
-        advance(record.stamp.wall_ns)
-        fold(state, record)
-        settle()
-    return state
 
 
 def compare(state: RunState, expected: dict[str, Any]) -> list[str]:

@@ -637,10 +637,63 @@ def never_there_before() -> World:
 
 @scenario("shape_mismatch/two_ranks", verdict="shape_mismatch", first_failing=[0, 1], action="stop")
 def two_ranks() -> World:
+    """In the first round there is nothing to compare with."""
+
     def evidence(rank: int) -> dict[str, Any]:
         if rank == 1:
             return {"last_lines": SIZE_ABORT}
-        return {"collectives": history(4, collective(4, "all_reduce", _LARGE, retired=False))}
+        return {"collectives": history(1, collective(1, "all_reduce", _LARGE, retired=False))}
+
+    world = World(nproc=2, evidence=evidence).start()
+    world.exit(1, signal=6)
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "collective_mismatch/skipped_by_one_of_two",
+    verdict="collective_mismatch",
+    first_failing=[0],
+    victims=[1],
+    action="stop",
+    confidence="likely",
+    cause_has="rank 0 skipped the one before",
+)
+def skipped_by_one_of_two() -> World:
+    """In a row of equal calls only more than the last one tells what had to come. Rank 1, which
+    had room for that, aborted."""
+    weight, bias = ((512, 8),), ((512,),)
+    text = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 4096 vs 512. "
+
+    def evidence(rank: int) -> dict[str, Any]:
+        if rank == 1:
+            return {"last_lines": (text,)}
+        rounds = tuple(collective(at, sizes=bias if at % 3 == 2 else weight) for at in range(14))
+        return {"collectives": (*rounds, collective(14, sizes=weight, retired=False))}
+
+    world = World(nproc=2, evidence=evidence).start()
+    world.step(4)
+    world.exit(1, signal=6)
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "shape_mismatch/of_two_the_aborted_one",
+    verdict="shape_mismatch",
+    first_failing=[1],
+    victims=[0],
+    action="stop",
+    confidence="likely",
+)
+def of_two_the_aborted_one() -> World:
+    """Rank 0 called what it had called in all rounds."""
+
+    def evidence(rank: int) -> dict[str, Any]:
+        if rank == 1:
+            return {"last_lines": SIZE_ABORT}
+        rounds = tuple(collective(at, sizes=_LARGE) for at in range(6))
+        return {"collectives": (*rounds, collective(6, sizes=_LARGE, retired=False))}
 
     world = World(nproc=2, evidence=evidence).start()
     world.exit(1, signal=6)

@@ -1,6 +1,8 @@
 """Trainings of bench/scripts/replicated.py with one planted fault each, under a real agent."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from harness.diagnosis import doubts, replicas
 from harness.incidents import Finding
 from harness.policy import Policy
 from harness.state import AttemptState, digesting
+from harness.state.rerun import Rerun, pending
 from tests.run.node.conftest import Node
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "bench" / "scripts"
@@ -45,12 +48,19 @@ def run(node: Node, script: str, ranks: int) -> None:
     assert "hook failed" not in node.err.read_text()
 
 
-def folded(node: Node, ranks: int, records: list[e.Record] | None = None) -> AttemptState:
-    """What the state holds of the ranks' numbers after the attempt."""
+def folded(
+    node: Node,
+    ranks: int,
+    records: list[e.Record] | None = None,
+    reruns: Sequence[Rerun] = (),
+) -> AttemptState:
+    """What the state holds of the ranks' numbers after the attempt; `reruns` are what it may have
+    computed again."""
     attempt = AttemptState(
         index=node.attempt, world_size=ranks, ranks={}, nodes={}, why="", started_ns=0
     )
     attempt.gone.update(range(ranks))
+    attempt.reruns.extend(reruns)
     for record in node.records if records is None else records:
         if isinstance(record.event, e.DigestsRead | e.DigestsTold | e.DoubtRaised):
             digesting.note(attempt, (record.stamp.source, record.stamp.seq), record.event)
@@ -71,14 +81,47 @@ def claims(node: Node, ranks: int) -> list[Finding]:
 
 
 def train_many(node: Node, layout: str, faults: list[Any], *, ranks: int, steps: int) -> None:
-    """One training after the other in one attempt; parameters of the n-th begin with `run<n>.`."""
+    """One training after the other in one attempt; parameters of the n-th begin with `run<n>.`.
+    What each rank holds at its end is printed (`ends_of_each`)."""
     middle = ""
     for number, fault in enumerate(faults):
         planned = "None" if fault is None else f"injector.{fault!r}"
         middle += f"injector.arm({planned})\n"
-        middle += f"replicated.train({layout!r}, steps={steps}, name='run{number}')\n"
+        middle += f"done = replicated.train({layout!r}, steps={steps}, name='run{number}')\n"
+        middle += "print('end', replicated.numbers_of(done), flush=True)\n"
         middle += "dist.barrier()\n"
     run(node, _BEGIN + middle + _END, ranks)
+
+
+def ends_of_each(node: Node, ranks: int) -> list[tuple[str, ...]]:
+    """By training: a hash of the numbers that each rank has come to."""
+    told = [
+        [line.split()[1] for line in node.log(rank).splitlines() if line.startswith("end ")]
+        for rank in range(ranks)
+    ]
+    return list(zip(*told, strict=True))
+
+
+def computed_again(
+    node: Node, layout: str, found: list[list[Finding]], *, ranks: int, steps: int
+) -> list[list[Finding]]:
+    """`found` of the trainings of the attempt before, as they read after a rollback that begins
+    them all again, without a fault."""
+    reruns = pending(folded(node, ranks).replicas.suspicions, (), node.attempt)
+    train_many(node, layout, [None] * len(found), ranks=ranks, steps=steps)
+    right = {
+        rerun.known.at.ref: (rerun.known.group, rerun.right)
+        for rerun in folded(node, ranks, reruns=reruns).reruns
+        if rerun.right
+    }
+
+    def settled(finding: Finding) -> Finding:
+        (shown, *_) = finding.evidence
+        group, same = right.get((shown.source, shown.seq), (frozenset(), frozenset()))
+        wrong = tuple(sorted(group - (same or frozenset())))
+        return replace(finding, ranks=wrong, confidence="proven") if same and wrong else finding
+
+    return [[settled(finding) for finding in findings] for findings in found]
 
 
 def claims_of_each(node: Node, ranks: int, count: int) -> list[list[Finding]]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.trainer.compose import layout
 from harness.trainer.config import (
     SECTIONS,
     ConfigError,
     Layout,
     Place,
-    layout,
 )
 from harness.trainer.flags import flag_of, parse
 
@@ -61,6 +61,27 @@ REFUSED_FLAGS = [
     ("--d-model 12", r"heads of 3, rotary positions need an even size"),
     ("--pp 3 --micro-batches 3", r"--pp 3: 4 layers cannot be split into 3 equal stages"),
     ("--pp 2", r"--micro-batches 1: 1F1B over 2 stages needs at least 2"),
+    ("--pp 2 --schedule interleaved --micro-batches 3", r"interleaved needs a multiple of --pp 2"),
+    ("--pp 2 --schedule dualpipe-v --micro-batches 2", r"dualpipe-v needs as many as stages"),
+    ("--pp 2 --schedule zbv --chunks 3 --micro-batches 2", r"zbv has two stages on a rank"),
+    ("--pp 2 --schedule gpipe --chunks 2", r"--chunks 2: gpipe has one stage on a rank"),
+    ("--pp 2 --stage-layers 3,2 --micro-batches 2", r"give 2 numbers that sum to 4 layers"),
+    ("--pp 2 --zero 2 --micro-batches 2", r"--zero 2 with --pp 2: every micro-batch would be"),
+    ("--schedule zbv", r"--schedule zbv needs --pp 2 or more"),
+    ("--cp 3", r"--cp 3: seq_len 128 cannot be split"),
+    ("--cp 8 --cp-method ulysses", r"--cp 8 with ulysses: 4 heads .*; use --cp-method ring"),
+    ("--ep 2", r"--ep 2 needs --experts"),
+    ("--ep 2 --experts 3", r"--ep 2: 3 experts cannot be split into 2 equal parts"),
+    ("--experts 1", r"--top-k 2: there are only 1 experts"),
+    ("--experts 4 --capacity 1 --tp 2", r"places are counted in whole sequences; use --capacity 0"),
+    ("--experts 4 --precision fp8", r"--precision fp8 with --experts: .*; use bf16"),
+    ("--experts 4 --recompute selective", r"--recompute selective with --experts: .*; use full"),
+    ("--ddp --tp 2", r"--ddp is plain data parallel: it goes with no"),
+    ("--ddp --meta-init", r"--ddp keeps everything on every rank"),
+    ("--ddp --precision bf16", r"--ddp with --precision bf16: .*; leave --ddp out"),
+    ("--noise-every 5", r"--noise-every 5 compares one micro-batch with all"),
+    ("--decay-steps 95", r"--decay-steps 95: only 100 steps less 10 of warm-up are left"),
+    ("--precision fp4", r"--precision must be one of fp32, bf16, fp16, fp8, fp64, not 'fp4'"),
     ("--pp 2 --micro-batches 2 --tied", r"--tied with --pp 2: .*; use --no-tied"),
     ("--dp 2 --dp-shard 3", r"--dp-shard 3: dp 2 is not a multiple"),
     ("--warmup 101", r"--warmup 101: there are only 100 steps"),
@@ -117,6 +138,8 @@ REFUSED_WORLDS = [
     ("--dp 2 --tp 2", 8, r"dp 2 x tp 2 x pp 1 needs 4 ranks, there are 8"),
     ("--dp-shard 3", 4, r"--dp-shard 3: dp 4 is not a multiple"),
     ("--global-batch 6", 4, r"--global-batch 6: not a multiple of dp 4 x 1 micro-batches"),
+    ("--cp 2", 3, r"tp 1 x pp 1 x cp 2 needs a multiple of 2 ranks, there are 3"),
+    ("--experts 4 --ep 4", 2, r"--ep 4: dp_shard 1 x cp 1 x tp 1 is not a multiple of it"),
     ("--micro-batches 3", 1, r"--global-batch 8: not a multiple of dp 1 x 3 micro-batches"),
 ]
 

@@ -57,6 +57,48 @@ def test_8_ranks_3d(launch: Launch, tmp_path: Path, shard: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "flags"),
+    [
+        (2, "--pp 2 --micro-batches 4 --schedule interleaved"),
+        (2, "--pp 2 --micro-batches 4 --schedule zbv"),
+        (2, "--cp 2"),
+        (2, "--experts 4 --dp-shard 2 --ep 2 --balance bias"),
+        (4, "--dp-shard 2 --zero 2 --micro-batches 2 --optimizer lamb"),
+        (2, "--precision fp8 --dp-shard 2"),
+        (2, "--precision fp16 --loss-scale 1e9 --tp 2"),
+        (2, "--noise-every 1 --micro-batches 2 --optimizer lars"),
+    ],
+    ids=str,
+)
+def test_every_technique(launch: Launch, tmp_path: Path, ranks: int, flags: str) -> None:
+    kill_and_resume(launch, tmp_path, ranks, *flags.split())
+
+
+@pytest.mark.slow
+def test_one_curve_over_four_meshes(launch: Launch, tmp_path: Path) -> None:
+    """pp2 dp2 tp2, then dp4, then tp2 with experts of none, then one process."""
+    folder = ("--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "1")
+    folder += ("--checkpoint-sync",)
+    whole = exact(launch(1).steps[0])
+    taken: list[tuple[int, float, float]] = []
+    for ranks, flags, until in (
+        (8, "--tp 2 --pp 2 --micro-batches 2 --dp-shard 2", 2),
+        (4, "--dp-shard 4", 3),
+        (2, "--tp 2", 4),
+        (1, "", 0),
+    ):
+        kill = (ranks - 1, until) if until else None
+        done = launch(ranks, *folder, *flags.split(), kill=kill)
+        lines = [line.split() for line in done.out[0].splitlines() if line.startswith("step ")]
+        taken += [(int(w[1].split("/")[0]), float(w[3]), float(w[7])) for w in lines]
+    seen = {step: (loss, norm) for step, loss, norm in taken}
+    assert sorted(seen) == [step for step, _, _ in whole]
+    for step, loss, norm in whole:
+        assert seen[step] == (pytest.approx(loss, abs=2e-4), pytest.approx(norm, abs=2e-3))
+
+
+@pytest.mark.slow
 def test_another_layout_continues_the_same_curve(launch: Launch, tmp_path: Path) -> None:
     folder = ("--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "2")
     folder += ("--checkpoint-sync",)

@@ -21,7 +21,7 @@ from torch.distributed import TCPStore
 
 import harness
 from harness.sdk.checkpoint import checkpointer  # noqa: F401  (preloaded)
-from harness.trainer import mesh, parallelize, pipeline  # noqa: F401  (preloaded)
+from harness.trainer import assemble, waits  # noqa: F401  (preloaded)
 from harness.trainer import train as trainer
 from harness.trainer.flags import parse
 

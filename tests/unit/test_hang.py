@@ -216,6 +216,15 @@ def test_a_rank_at_work_gets_more_than_an_idle_one() -> None:
     assert verdict_within(world, 2) is not None
 
 
+STARVED = replace(BUSY, cpu_seconds=0.05, starved_seconds=0.24)
+
+
+def test_a_rank_that_gets_no_cpu_is_given_longer_but_not_for_ever() -> None:
+    world = stalled(waiting(), waiting(), away(activity=STARVED), steps=12)
+    assert verdict_within(world, 4 * POLICY.stuck_patience) is None
+    assert verdict_within(world, 5 * POLICY.stuck_patience) is not None
+
+
 def asleep(seconds: float) -> Activity:
     return Activity(seconds=0.3, log_quiet_seconds=1e6, asleep_seconds=seconds)
 

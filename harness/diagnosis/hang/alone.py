@@ -3,7 +3,7 @@ last ones on their way out."""
 
 from dataclasses import replace
 
-from harness.diagnosis.hang.patience import Patience, for_rank, is_idle
+from harness.diagnosis.hang.patience import Patience, for_rank, is_idle, stretched
 from harness.diagnosis.hang.places import place_of
 from harness.diagnosis.hang.scene import Scene
 from harness.diagnosis.signature import Signature, place_text
@@ -49,7 +49,8 @@ def at_the_end(scene: Scene, rank: int) -> Patience:
     if shown.seconds is None:
         return shown
     return Patience(
-        seconds=scene.policy.teardown_patience, why="clean-up at the end may take its time"
+        seconds=stretched(scene.policy.teardown_patience, scene.seen[rank]),
+        why="clean-up at the end may take its time",
     )
 
 

@@ -36,6 +36,8 @@ _DEAD_FACTOR = 1.15
 _STILL_FACTOR = 1.3
 """Nothing is on its way over any connection, and all wait."""
 _USUAL_FACTOR = 2.0
+_MOST_STRETCHED = 8.0
+"""By which a rank that gets no CPU is given longer, at most: a loop without end starves too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,9 @@ def for_rank(scene: Scene, rank: int) -> Patience:
     assert base.seconds is not None
     earlier = scene.attempt.forgiven.get(places.place_of(evidence), 0) / 1e9
     usual = scene.attempt.pace.usual_ns / 1e9
-    seconds = max(base.seconds, _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual)
+    seconds = max(
+        stretched(base.seconds, evidence), _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual
+    )
     asleep = _asleep(scene, rank, evidence)
     wakes = asleep + (scene.look.ordered_ns - scene.still_since_ns(rank)) / 1e9
     if seconds < wakes <= _longest_nap(scene, rank):
@@ -73,6 +77,16 @@ def for_rank(scene: Scene, rank: int) -> Patience:
             why=f"it is asleep, and wakes in {asleep:.0f} s",
         )
     return Patience(seconds=seconds, why=base.why, asleep_seconds=asleep)
+
+
+def stretched(seconds: float, evidence: EvidenceTaken) -> float:
+    """`seconds` of a CPU's time as those of a clock: what is ready to run and gets none is late and
+    not stuck."""
+    activity = evidence.activity
+    if activity is None or activity.seconds <= 0:
+        return seconds
+    given = 1 - activity.starved_seconds / activity.seconds
+    return seconds / max(given, 1 / _MOST_STRETCHED)
 
 
 def _longest_nap(scene: Scene, rank: int) -> float:

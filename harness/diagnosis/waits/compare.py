@@ -2,13 +2,19 @@
 groups of the same role, by what used to follow what."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 from harness.diagnosis.waits.record import Call, Group, Track, Waits
 
 _LATE = 16
 """The last steps of a program, where a deviation that led to a hang is looked for."""
+_LONGEST = 16
+"""Calls in a row that are compared with earlier ones."""
+_EXAMPLES = 3
+"""That are called a habit."""
+_T = TypeVar("_T")
 
 
 def odd_ones(calls: Mapping[int, Call]) -> tuple[list[int], Call | None]:
@@ -79,10 +85,31 @@ def _until(track: Track, seq: int) -> list[Call]:
 
 def new_steps(histories: Mapping[int, Sequence[object]]) -> list[int]:
     """Ranks whose last step, from one call to the next, has no example in what all ranks did
-    before; empty where that tells nobody apart."""
+    before; else, in a row of equal calls, those that did not do what was foretold, where all
+    others did. Empty where that tells nobody apart."""
     before = {step for calls in histories.values() for step in pairwise(calls[:-1])}
     new = sorted(rank for rank, calls in histories.items() if tuple(calls[-2:]) not in before)
-    return new if len(new) < len(histories) else []
+    if new:
+        return new if len(new) < len(histories) else []
+    told = {rank: foretold(calls[:-1]) for rank, calls in histories.items()}
+    odd = sorted(rank for rank, calls in histories.items() if told[rank] != calls[-1])
+    return odd if len(odd) < len(histories) and None not in told.values() else []
+
+
+def foretold(history: Sequence[_T]) -> _T | None:
+    """The next call, going by what always followed the last ones: as many of them as there were
+    examples of. None where what followed varied, or examples are few."""
+    for length in range(_LONGEST, 0, -1):
+        now = tuple(history[-length:])
+        after = [run[-1] for run in _runs(history, length + 1) if run[:-1] == now]
+        if len(after) >= _EXAMPLES:
+            return after[0] if len(set(after)) == 1 else None
+    return None
+
+
+def _runs(calls: Sequence[_T], length: int) -> Iterator[tuple[_T, ...]]:
+    """All rows of so many calls."""
+    return (tuple(calls[at : at + length]) for at in range(len(calls) - length + 1))
 
 
 def _size(group: Group) -> int:

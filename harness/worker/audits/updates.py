@@ -176,7 +176,7 @@ def _place(optimizer: Any, count: int) -> tuple[Any, int, int]:
         return None, 0, 0
     # Large ones have more to look at, so that they come up more often.
     sizes = [-(-local(parameter).numel() // _ELEMENTS) for parameter in parameters]
-    at = scattered(count, sum(sizes)) if sum(sizes) <= 1 << 16 else count % sum(sizes)
+    at = scattered(count, sum(sizes))
     for parameter, size in zip(parameters, sizes, strict=True):
         if at < size:
             begin = at * _ELEMENTS

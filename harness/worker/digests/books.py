@@ -14,7 +14,7 @@ from typing import Any
 from harness.worker.digestlog import MOST_TENSORS, DigestWriter, Values
 from harness.worker.digests.closeups import CloseUps
 from harness.worker.digests.layouts import Group
-from harness.worker.digests.pace import scattered
+from harness.worker.digests.pace import APART, scattered
 
 PARAMETERS, GRADIENTS, STATE, BUFFERS, VARIABLES = (
     "parameters", "gradients", "optimizer state", "buffers", "variables",
@@ -24,7 +24,9 @@ AT_REST = "optimizer state at rest"
 COLUMNS = "columns"
 """Mark of what stands for the sums of columns of a whole plan."""
 _COLUMNS_EVERY = 4
-"""Looks, of which one takes the sums of columns as well: half a read of the memory more."""
+"""Looks, of which one takes the sums of columns as well: half a read of the memory more. So does
+the first one, that later ones have something to differ from, and each one of a slice of the
+optimizer's state, which comes seldom."""
 _MOST_PENDING = 16
 _DRIFTS, _DRIFT = 1 << 20, 1 << 40
 """Room for a counter's drift, above what a rank counts of its own."""
@@ -115,6 +117,8 @@ class Book:
         self._number = number
         self._plans: list[_Planned] = []
         """One for each device."""
+        self._newest = 0
+        """Highest number of a plan that was looked at."""
         self._left_out = 0
         self._owners: tuple[int, ...] = ()
 
@@ -225,8 +229,9 @@ class Book:
     def _take(self, planned: "_Planned", count: int, drift: int) -> None:
         plan, columns = planned.plan, None
         # What is looked at before a step and what after the one before take them together.
-        turn = count // 2 if self._site == PARAMETERS else count
-        if scattered(turn, _COLUMNS_EVERY) == 0:
+        turn = (count + 1) // 2 if self._site == PARAMETERS else count
+        first, self._newest = planned.number > self._newest, max(self._newest, planned.number)
+        if first or self._site == STATE or scattered(turn, _COLUMNS_EVERY, APART) == 0:
             vector, columns = plan.rows_and_columns()
         else:
             vector = plan.rows()

@@ -184,3 +184,14 @@ def test_other_threads_of_a_report_with_those_in_the_users_code_first() -> None:
     found = spyreport.other_threads(json.dumps(report).encode(), 41)
     told = [(thread.name, thread.where.function) for thread in found]
     assert told == [("uploader", "upload"), ("logger", "wait")]
+
+
+def test_the_main_thread_is_found_beside_a_state_that_is_just_being_made() -> None:
+    """As py-spy tells of a process that was stopped while another of its threads took the lock."""
+    main = {"pid": 41, "thread_name": "MainThread", "os_thread_id": 41}
+    frame = {"filename": "/u/train.py", "line": 6, "name": "frozen", "locals": None}
+    report = [{**main, "frames": []}, {**main, "frames": [frame]}]
+    frames, _ = spyreport.main_thread(json.dumps(report).encode(), 41)
+    assert [each.function for each in frames] == ["frozen"]
+    with pytest.raises(spyreport.NoStack, match="no Python frame"):
+        spyreport.main_thread(json.dumps(report[:1]).encode(), 41)

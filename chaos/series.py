@@ -1,0 +1,89 @@
+"""Many faults in one run, one after the other: each when the run has gone on after the one before.
+
+A run of its own for each fault costs more in starting than in being harmed. In a series each fault
+meets processes that are new (where the one before was answered by a restart), and the end is
+compared with one run without faults. What must stop a run is done alone.
+"""
+
+import dataclasses
+import random
+from collections.abc import Iterator, Sequence
+
+from harness.chaos.kinds import find
+from harness.chaos.plan import Guard, Plan, Planned
+from harness.chaos.workloads import Workload
+from harness.faults import ANY
+
+_RESTARTS = ("--max-restarts", "1000")
+_UNTOLD, _SEEN_LATE, _ROOM = 15, 10, 10
+"""Steps that a run goes on after a fault that nothing comes of, and after one that is seen in the
+numbers; and what is added to all of them."""
+
+
+def joined(singles: Sequence[Plan], length: int, seed: int) -> Iterator[Plan]:
+    """`singles`, each with one fault, as runs of up to `length` faults; those that end a run stay
+    as they are."""
+    names = list(dict.fromkeys(plan.workload.name for plan in singles))
+    for name in names:
+        mine = [plan for plan in singles if plan.workload.name == name]
+        going = _mixed([plan for plan in mine if not find(_kind(plan)).ends])
+        chunks = [going[first : first + length] for first in range(0, len(going), length)]
+        steps = max((_steps(chunk) for chunk in chunks), default=0)
+        for number, chunk in enumerate(chunks):
+            yield _one(chunk, steps, number, seed)
+    for name in names:
+        for plan in singles:
+            if plan.workload.name == name and find(_kind(plan)).ends:
+                yield plan
+
+
+def _kind(plan: Plan) -> str:
+    return plan.faults[0].fault.kind
+
+
+def _mixed(singles: Sequence[Plan]) -> list[Plan]:
+    """Kinds and ranks in turn, so that no failure follows one like it."""
+    kinds = list(dict.fromkeys(_kind(plan) for plan in singles))
+    by_kind = {kind: [plan for plan in singles if _kind(plan) == kind] for kind in kinds}
+    found = []
+    for turn in range(max((len(plans) for plans in by_kind.values()), default=0)):
+        for place, kind in enumerate(kinds):
+            plans = by_kind[kind]
+            if turn < len(plans):
+                found.append(plans[(turn + place) % len(plans)])
+    return found
+
+
+def _steps(chunk: Sequence[Plan]) -> int:
+    """Enough that the run is not over before the last fault has been told: each that is answered
+    by a restart gets it past one more checkpoint."""
+    every = chunk[0].workload.every
+    steps = 2 * every + _ROOM
+    for plan in chunk:
+        kind = find(_kind(plan))
+        steps += every + 1 if kind.verdicts and not kind.steps else 0
+        steps += _UNTOLD if not kind.verdicts else 0
+        steps += every + _SEEN_LATE if kind.steps else 0
+    return steps
+
+
+def _one(chunk: Sequence[Plan], steps: int, number: int, seed: int) -> Plan:
+    one: Workload = chunk[0].workload
+    draw = random.Random(f"{one.name} {number} {seed}")
+    faults = tuple(_later(plan.faults[0], one.every, draw) for plan in chunk)
+    ranks = {planned.fault.rank for planned in faults} - {ANY}
+    return Plan(
+        name=f"series{number}-{one.name}",
+        workload=dataclasses.replace(one, steps=steps, options=(*one.options, *_RESTARTS)),
+        faults=faults,
+        guard=Guard(ranks=max(2, len(ranks)), faults=max(8, len(faults))),
+        seed=seed,
+    )
+
+
+def _later(planned: Planned, every: int, draw: random.Random) -> Planned:
+    """The fault after the one before it, past the next checkpoint: each attempt gets further."""
+    fault = planned.fault
+    step = None if fault.step is None else every + draw.randrange(1, 4)
+    seconds = fault.seconds
+    return Planned(fault=dataclasses.replace(fault, step=step, seconds=seconds), after="before")

@@ -1,0 +1,179 @@
+"""`harness plan`: what a training needs before anything is started."""
+
+from dataclasses import replace
+
+import click
+
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
+from harness.errors import UsageError
+
+_COUNT = click.IntRange(min=1)
+_AMOUNT = click.FloatRange(min=0, min_open=True)
+
+
+@click.command("plan", cls=ReadingCommand, context_settings=SETTINGS)
+@click.argument("model", required=False)
+@click.option("--gpus", type=_COUNT, metavar="N", default=8, show_default=True, help="GPUs in all.")
+@click.option(
+    "--gpus-per-node", type=_COUNT, metavar="N", default=8, show_default=True, help="Of one node."
+)
+@click.option(
+    "--gpu", metavar="NAME", default="H100", show_default=True, help="A100, H100, H200 or B200."
+)
+@click.option("--gpu-memory", type=_AMOUNT, metavar="GB", help="Of one GPU, instead of its own.")
+@click.option("--peak-tflops", type=_AMOUNT, metavar="X", help="Of one GPU, instead of its own.")
+@click.option(
+    "--seq-len",
+    type=_COUNT,
+    metavar="N",
+    default=4096,
+    show_default=True,
+    help="Tokens of a sequence.",
+)
+@click.option(
+    "--batch", type=_COUNT, metavar="N", help="Sequences in a step.  [default: about 4M tokens]"
+)
+@click.option("--tp", type=_COUNT, metavar="N", help="Tensor-parallel ranks.  [default: chosen]")
+@click.option("--pp", type=_COUNT, metavar="N", help="Pipeline ranks.  [default: chosen]")
+@click.option(
+    "--micro-batches",
+    type=_COUNT,
+    metavar="N",
+    default=8,
+    show_default=True,
+    help="For bubble and schedule.",
+)
+@click.option(
+    "--chunks",
+    type=_COUNT,
+    metavar="N",
+    help="Stages on a pipeline rank.  [default: 2 if interleaved, else 1]",
+)
+@click.option(
+    "--schedule",
+    is_flag=False,
+    flag_value="1f1b",
+    metavar="[NAME]",
+    help="Draw it: gpipe, 1f1b, interleaved or zero-bubble.",
+)
+@click.option(
+    "--tokens-per-s", type=_AMOUNT, metavar="X", help="A measured speed: what is its MFU?"
+)
+@click.option("--critical-batch", type=_AMOUNT, metavar="TOKENS", help="A measured noise scale.")
+@click.option(
+    "--loss", type=_AMOUNT, metavar="X", help="Nats per token, to guess the critical batch from."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
+def command(
+    model: str | None,
+    gpus: int,
+    gpus_per_node: int,
+    gpu: str,
+    gpu_memory: float | None,
+    peak_tflops: float | None,
+    seq_len: int,
+    batch: int | None,
+    tp: int | None,
+    pp: int | None,
+    micro_batches: int,
+    chunks: int | None,
+    schedule: str | None,
+    tokens_per_s: float | None,
+    critical_batch: float | None,
+    loss: float | None,
+    as_json: bool,
+) -> None:
+    """Plan the training of MODEL (7B, 70B, any size such as 3B): memory by ZeRO stage, activations,
+    all-reduce, MFU, and a layout with its reasons. Nothing is started.
+
+    \b
+      harness plan 70B --gpus 512 --gpus-per-node 8
+      harness plan 7B --gpus 64 --tokens-per-s 0.5e6
+      harness plan --schedule zero-bubble --pp 4 --micro-batches 8
+    """
+    if schedule is not None:
+        _draw(schedule, pp or 4, micro_batches, chunks, as_json)
+        return
+    if model is None:
+        raise UsageError("no model given", help="for example: harness plan 70B --gpus 512")
+    if loss and critical_batch:
+        raise UsageError("--loss and --critical-batch say the same", help="give one of them")
+    from harness.plan import layout, models, report
+
+    board = models.gpu(gpu)
+    if gpu_memory:
+        board = replace(board, memory=gpu_memory * 1e9)
+    if peak_tflops:
+        board = replace(board, flops=peak_tflops * 1e12)
+    job = layout.Job(
+        model=models.known(model),
+        gpu=board,
+        gpus=gpus,
+        per_node=gpus_per_node,
+        seq=seq_len,
+        batch=batch or report.default_batch(gpus, seq_len),
+    )
+    plan = report.answer(
+        report.Question(
+            job=job,
+            tp=tp,
+            pp=pp,
+            micro_batches=micro_batches,
+            chunks=chunks or 1,
+            tokens_per_s=tokens_per_s or 0.0,
+            critical=critical_batch or 0.0,
+            loss=loss or 0.0,
+        )
+    )
+    if as_json:
+        print_json({"schema": SCHEMA} | report.as_json(plan))
+        return
+    for line in report.as_text(plan):
+        click.echo(line)
+
+
+def _draw(name: str, pp: int, micro_batches: int, chunks: int | None, as_json: bool) -> None:
+    """The schedule as text, with the bubble that it has and the formula's."""
+    from harness.plan import pipeline
+
+    known = next((each for each in pipeline.SCHEDULES if each == name), None)
+    if known is None:
+        raise UsageError(
+            f"no schedule is called {name!r}", help=f"there are {', '.join(pipeline.SCHEDULES)}"
+        )
+    parts = chunks or (2 if known == "interleaved" else 1)
+    try:
+        line = pipeline.timeline(known, stages=pp, micro_batches=micro_batches, chunks=parts)
+    except ValueError as error:
+        raise UsageError(
+            str(error), help="choose --pp, --micro-batches and --chunks to fit"
+        ) from None
+    rows, formula = pipeline.drawn(line), pipeline.bubble(pp, micro_batches, chunks=parts)
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "schedule": known,
+                "stages": pp,
+                "micro_batches": micro_batches,
+                "chunks": parts,
+                "bubble": line.bubble,
+                "formula": formula,
+                "length": float(line.length),
+                "in_flight": line.in_flight,
+                "drawn": rows,
+            }
+        )
+        return
+    for row in rows:
+        click.echo(row)
+    click.echo(
+        f"{known}: bubble {line.bubble:.3f}, (p-1)/(vm+p-1) = {formula:.3f}; "
+        f"stage 0 holds {line.in_flight} micro-batches at most"
+    )
+    legend = "F forward, B backward"
+    if known == "zero-bubble":
+        legend = "F forward, I backward for the input, W for the weights"
+    if parts > 1:
+        legend += "; small letters: further stages of the rank"
+    click.echo(legend)

@@ -1,0 +1,153 @@
+"""What replicas had come to otherwise is computed again after a rollback: that tells which of them
+was wrong, and clears the other."""
+
+from pathlib import Path
+
+import pytest
+
+from harness import events as e
+from harness.controller.strike_file import StrikeFile
+from harness.membership import Strike
+from harness.policy import Policy
+from harness.sightings import DigestPart, DigestRow, TensorDigests
+from harness.topology import runs_of
+from tests.replay.world import World
+
+PARAMETERS, GRADIENTS = 1, 2
+
+
+def part(number: int, site: str) -> DigestPart:
+    return DigestPart(
+        part=number, site=site, how="ddp", name="a … z", tensors=40, ranks=(0, 1),
+        members=runs_of((0, 1)),
+    )  # fmt: skip
+
+
+class Training:
+    """Two ranks, each on a host of its own; step n computes gradient 100 + n and parameters n."""
+
+    def __init__(self) -> None:
+        self.world = World(nnodes=2, nproc=1, policy=Policy(max_restarts=9)).start()
+
+    def attempt(self, steps: range, begun: int = 0, wrong: dict[int, int] | None = None) -> None:
+        """Its counts begin with 1 at step `begun` + 1; `wrong` are gradients of rank 1, by step."""
+        parts = (part(PARAMETERS, "parameters"), part(GRADIENTS, "gradients"))
+        self.say(e.DigestsRead(node_rank=0, rows=(), parts=parts))
+        for step in steps:
+            count = step - begun
+            self.look(GRADIENTS, count, 100 + step, (wrong or {}).get(step))
+            self.look(PARAMETERS, 2 * count, step - 1)
+            if step not in (wrong or {}):
+                self.look(PARAMETERS, 2 * count + 1, step)
+            self.world.step(step)
+
+    def look(self, number: int, count: int, value: int, odd: int | None = None) -> None:
+        rows = tuple(
+            DigestRow(
+                part=number, count=count, value=value if rank == 0 or odd is None else odd,
+                ranks=(rank,), step=count, at_ns=self.world.now_ns, progress=count,
+            )
+            for rank in range(2)
+        )  # fmt: skip
+        self.say(e.DigestsRead(node_rank=0, rows=rows))
+
+    def say(self, event: e.Event) -> None:
+        self.world.say(event, 0)
+
+    def judged(self) -> None:
+        """Rank 1's gradient of step 5 is another one; the run goes back."""
+        self.attempt(range(1, 6), wrong={5: 999})
+        (known,) = self.world.state.attempts[0].replicas.suspicions
+        told = tuple(
+            TensorDigests(ranks=(rank,), values=(*range(39), 39 + rank)) for rank in range(2)
+        )
+        names = tuple(f"t{at}" for at in range(40))
+        for node in range(2):
+            self.world.say(
+                e.DigestsTold(
+                    node_rank=node, attempt=0, part=known.track.part.part, count=known.at.count,
+                    names=names, ranks=told,
+                ),
+                node,
+            )  # fmt: skip
+        for _ in range(200):
+            self.world.step(5)
+            if len(self.world.state.attempts) > 1:
+                break
+            self.world.obey()
+
+    def named(self) -> tuple[tuple[int, ...], str]:
+        (incident,) = self.world.state.incidents
+        return incident.verdict.first_failing, incident.verdict.confidence
+
+    def struck(self) -> list[str]:
+        return [strike.host for strike in self.world.state.strikes]
+
+
+def test_the_rank_that_came_to_other_bits_is_named_and_the_other_cleared() -> None:
+    training = Training()
+    training.judged()
+    assert training.named() == ((0, 1), "possible")
+    assert training.struck() == ["host0", "host1"]
+    training.attempt(range(4, 8), begun=3)
+    assert training.named() == ((1,), "proven")
+    (incident,) = training.world.state.incidents
+    assert incident.verdict.cause.startswith("rank 1 has other bits in the reduced gradient of t39")
+    assert incident.verdict.innocent == (0,)
+    assert incident.verdict.reason == (
+        "attempt 1 has computed it again from where all were equal, and has come to the same bits"
+        " as rank 0 then, not to those of rank 1"
+    )
+    assert training.struck() == ["host1"]
+    said = [text for text in training.world.state.notices if "is settled" in text]
+    assert len(said) == 1
+    assert said[0].startswith("harness: incident 1 is settled: it was rank 1, not rank 0; attempt")
+
+
+def test_an_attempt_that_resumes_at_the_step_itself_tells_as_well() -> None:
+    training = Training()
+    training.judged()
+    training.attempt(range(5, 7), begun=4)
+    assert training.named() == ((1,), "proven")
+
+
+@pytest.mark.parametrize("kind", ["other bits", "not so far", "wrong again"])
+def test_nothing_is_settled_by(kind: str) -> None:
+    training = Training()
+    training.judged()
+    if kind == "other bits":  # what is not deterministic
+        training.look(GRADIENTS, 1, 777)
+        training.attempt(range(5, 9), begun=4, wrong={5: 555})
+    elif kind == "not so far":
+        training.attempt(range(3, 5), begun=2)
+    else:
+        training.attempt(range(5, 6), begun=4, wrong={5: 999})
+    assert training.world.state.incidents[0].verdict.first_failing == (0, 1)
+    assert training.struck()[:2] == ["host0", "host1"]
+
+
+def test_an_attempt_that_fails_before_leaves_it_to_the_next() -> None:
+    training = Training()
+    training.judged()
+    training.attempt(range(4, 5), begun=3)
+    world = training.world
+    world.exit(0, signal=9)
+    world.judged()
+    world.obey()
+    assert len(world.state.attempts) == 3
+    training.attempt(range(1, 7))
+    assert world.state.incidents[0].verdict.first_failing == (1,)
+
+
+def test_the_file_of_strikes_forgets_who_was_cleared(tmp_path: Path) -> None:
+    file = StrikeFile(tmp_path, 86400.0, pytest.fail)
+    at_ns = 2**62
+    one, two, other = (
+        Strike(host=host, run=run, incident=1, why="silent_data_corruption", at_ns=at_ns)
+        for host, run in (("a", "r"), ("b", "r"), ("a", "earlier"))
+    )
+    file.add(other, one, two)
+    file.settle("r", 1, [two])
+    assert file.read() == (other, two)
+    file.settle("r", 2, [])
+    assert file.read() == (other, two)
