@@ -151,6 +151,10 @@ ACTIONS: tuple[Action, ...] = (
         group="change", cli="harness inject kill --rank {rank}",
     ),
     Action(
+        name="restart", keys="R", call="restart", words="restart from the newest checkpoint",
+        group="change", cli="harness restart",
+    ),
+    Action(
         name="stop", keys="S", call="stop_run", words="stop the run", group="change",
         cli="harness stop",
     ),

@@ -5,6 +5,7 @@ A client of its own: leaving it, killing it or losing its terminal never touches
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -75,8 +75,12 @@ def drive(
     size: tuple[int, int],
     *keys: str,
     then: Callable[[], None] | None = None,
+    broken: bool = False,
 ) -> list[str]:
-    """The screen of `app` as text after `keys` were pressed; `then` looks at the living app."""
+    """The screen of `app` as text after `keys` were pressed; `then` looks at the living app.
+
+    What breaks the app is raised, unless it should be `broken`.
+    """
 
     async def run() -> list[str]:
         async with app.run_test(size=size) as pilot:
@@ -89,7 +93,10 @@ def drive(
                 then()
             return screen_text(app)
 
-    return asyncio.run(run())
+    lines = asyncio.run(run())
+    if app.bug is not None and not broken:
+        raise app.bug
+    return lines
 
 
 def screen_text(app: HarnessApp) -> list[str]:

@@ -12,13 +12,14 @@ import pytest
 from harness.cli.group import call, harness
 from harness.cli.tui import _doer, _kinds
 from harness.errors import UsageError
-from harness.orders import Inject, StopRun
+from harness.orders import Inject, RestartRun, StopRun
 from harness.tui.actions import ACTIONS, KEY_WORDS, keys_text
 from harness.tui.keymap import keymap
 
 DEEDS = {
     # name: what is pressed after its key or choice; what is typed on the command line
     "stop": (["y"], ["stop"]),
+    "restart": (["y"], ["restart"]),
     "inject": (["enter", "y"], ["inject", "kill", "--rank", "0"]),
 }
 
@@ -107,7 +108,7 @@ def test_key_palette_and_command_line_ask_for_the_same(
     assert len(asked) == 3
     shown = [re.sub(r"why='[^']*'", "", repr(each)) for each in asked]
     assert len(set(shown)) == 1
-    assert isinstance(asked[0], StopRun | Inject)
+    assert isinstance(asked[0], StopRun | Inject | RestartRun)
 
 
 def test_all_deeds_are_walked():

@@ -151,7 +151,7 @@ def test_broken_data_ends_the_app_with_its_error(scenes, tui):
     app = tui.app_of(scenes.running())
     with app.feed.state() as state:
         state.attempts[0].ranks[0].step = None
-    tui.drive(app, (80, 24))
+    tui.drive(app, (80, 24), broken=True)
     assert app.return_code == 70
     assert isinstance(app.bug, TypeError)
 
