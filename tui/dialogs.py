@@ -102,6 +102,8 @@ class TextScreen(ModalScreen[None]):
 
     def show(self) -> None:
         """Draw what `content` says now."""
+        if not self.query("#text"):
+            return  # it is being put up, and a tick of the app has come first
         self.query_one("#text_title", LinesView).show_lines([self._title()])
         lines = self._content()
         width = max((sum(len(text) for text, _ in line) for line in lines), default=0)

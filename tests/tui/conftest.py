@@ -93,9 +93,12 @@ def drive(
                 then()
             return screen_text(app)
 
-    lines = asyncio.run(run())
-    if app.bug is not None and not broken:
-        raise app.bug
+    lines: list[str] = []
+    try:
+        lines = asyncio.run(run())
+    finally:
+        if app.bug is not None and not broken:
+            raise app.bug
     return lines
 
 
@@ -117,6 +120,19 @@ def screen_text(app: HarnessApp) -> list[str]:
     return shown
 
 
+async def screens(app: HarnessApp) -> list[str]:
+    """What each of the seven screens shows."""
+    shown = []
+    async with app.run_test(size=(80, 24)) as pilot:
+        for key in "1234567":
+            await pilot.press(key)
+            await pilot.pause()
+            await pilot.pause()
+            shown.append("\n".join(screen_text(app)))
+    assert app.bug is None
+    return shown
+
+
 def check_golden(name: str, lines: Sequence[str]) -> None:
     """Compare with the committed picture; HARNESS_GOLDEN=write takes the new one."""
     path = GOLDEN / f"{name}.txt"
@@ -132,7 +148,12 @@ def tui() -> ModuleType:
     """The functions above, for tests to call."""
     module = ModuleType("tui_driving")
     vars(module).update(
-        feed_of=feed_of, app_of=app_of, drive=drive, screen_text=screen_text, golden=check_golden
+        feed_of=feed_of,
+        app_of=app_of,
+        drive=drive,
+        screen_text=screen_text,
+        screens=screens,
+        golden=check_golden,
     )
     return module
 

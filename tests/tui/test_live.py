@@ -1,10 +1,13 @@
 """Against a real controller on loopback that has taken up a run from its journal."""
 
+import asyncio
+import itertools
 import json
 from pathlib import Path
 
+from harness import journal
 from harness.cli.group import call
-from harness.tui.feed import controller_feed
+from harness.tui.feed import Feed, controller_feed
 
 
 def test_status_by_address_and_by_name_agree(controller, capsys):
@@ -28,12 +31,20 @@ def test_app_watches_a_controller(controller, scenes, tui):
     try:
         while feed.received < 4:
             assert not feed.stop_asked.wait(0.01)
-        lines = tui.drive(app, (80, 24))
-        assert "LIVE" in lines[0]
-        assert "waiting for nodes" in lines[1]
+        count = feed.received
+        watched = asyncio.run(tui.screens(app))
+        assert "LIVE" in watched[0].splitlines()[0]
+        assert "waiting for nodes" in watched[0].splitlines()[1]
     finally:
         feed.stop()
     assert not feed._thread.is_alive()
+    # The same from the journal that this controller writes.
+    fresh = tui.app_of(scenes.gathering())
+    fresh.feed = Feed(lambda _: None, source="journal")
+    for record in itertools.islice(journal.read(controller.folder / "journal.jsonl"), count):
+        fresh.feed.take(record)
+    fresh.feed.say("LIVE")
+    assert asyncio.run(tui.screens(fresh)) == watched
 
 
 def test_deed_reaches_the_controller(controller, scenes):
