@@ -43,11 +43,6 @@ class HarnessApp(Moving):
         self.set_keymap({name: keys or _NO_KEY for name, keys in changed.items()})
 
     @property
-    def may_change(self) -> bool:
-        """Whether the run can be changed from here at all."""
-        return self.do is not None and not self.options.readonly
-
-    @property
     def _replay(self) -> ReplayFeed | None:
         if isinstance(self.feed, ReplayFeed):
             return self.feed

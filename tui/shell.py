@@ -260,6 +260,11 @@ class Shell(App[None]):
         return self.screen_stack[0].query_one(f"#{name}", LinesView)
 
     @property
+    def may_change(self) -> bool:
+        """Whether the run can be changed from here at all."""
+        return self.do is not None and not self.options.readonly
+
+    @property
     def replayed(self) -> bool:
         """Whether a run is shown once more: its logs hold no times and are not of the moment."""
         return isinstance(self.feed, ReplayFeed)
@@ -303,6 +308,7 @@ class Shell(App[None]):
             zone=self.options.zone,
             ascii_only=self.options.ascii_only,
             kinds=self.kinds,
+            deeds=self.may_change and not self.replayed,
             flops_per_token=self.options.flops_per_token,
             peak_tflops=self.options.peak_tflops,
         )

@@ -12,8 +12,9 @@ def listing(scene: Scene) -> Listing:
     """What was done, then the kinds by area; Enter asks for one."""
     state = scene.model.state
     allowed = state.run is not None and state.run.chaos_allowed
-    words = "Enter injects one, you are asked first" if allowed else "not on this run"
-    lines: list[Line] = [rule(f"faults: {words}", scene.width, scene.ascii_only)]
+    ready = allowed and scene.deeds and state.ended is None
+    title = "faults: Enter injects one, you are asked first" if ready else "faults"
+    lines: list[Line] = [rule(title, scene.width, scene.ascii_only)]
     if not allowed:
         text = "it was started without --chaos-allowed, so it takes no fault"
         lines.append(((fit(f" {text}", scene.width - 1, scene.ascii_only), "warn"),))

@@ -6,7 +6,7 @@ from harness.topology import ranks_name
 from harness.tui.pages.listing import Listing, Row, Scene
 from harness.tui.paint import Line, fit, rule
 from harness.tui.theme import Ink
-from harness.tui.wording import clean
+from harness.tui.wording import clean, frame_text
 
 _SHOWN_FRAMES = 4
 
@@ -67,8 +67,7 @@ def _told(stack: RankStack) -> list[tuple[str, bool]]:
         mine = where is not None and (frame.file, frame.line) == (where.file, where.line)
         if mine and not any(marked for _, marked in texts):
             user_at = at
-        text = f"{clean(frame.function)}  {clean(stacks.short_path(frame.file))}:{frame.line}"
-        texts.append((text, mine))
+        texts.append((frame_text(frame), mine))
     begin = max(0, user_at - 1)
     return texts[begin:]
 
