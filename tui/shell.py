@@ -33,7 +33,7 @@ from harness.tui.where import Where
 Do = Callable[[Command], tuple[bool, str]]
 
 REFRESH_HZ = 4
-_SHARE = 0.08
+_SHARE = 0.05
 """Of a core that looking for news may take: a view of very many ranks is made less often."""
 RATES = (0.5, 1, 2, 4, 8)
 SIDE_WIDTH = 48
