@@ -83,7 +83,10 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 def with_colour() -> bool:
-    """Whether stdout takes colour: a terminal that is not dumb, without NO_COLOR."""
+    """Whether stdout takes colour: a terminal that is not dumb, without NO_COLOR; FORCE_COLOR makes
+    it take some wherever it leads."""
+    if os.environ.get("FORCE_COLOR") and not os.environ.get("NO_COLOR"):
+        return True
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or "CI" in os.environ
     return sys.stdout.isatty() and not plain
 
