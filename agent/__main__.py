@@ -10,6 +10,7 @@ import socket
 import sys
 from pathlib import Path
 
+from harness import runtimedir
 from harness.agent import processes
 from harness.agent.line import Link
 from harness.agent.supervisor import Agent
@@ -30,10 +31,11 @@ def main() -> int:
     parser.add_argument("--controller", required=True, metavar="ADDR:PORT")
     options = parser.parse_args()
     try:
-        job = Job.read(options.runtime_dir / "job.json")
+        job = Job.read(options.runtime_dir / runtimedir.JOB)
     except HarnessError as error:
         print(f"harness: {error.message}", file=sys.stderr)
         return int(error.exit_code)
+    runtimedir.hold(options.runtime_dir)  # to the end: also when the launcher is gone before
     adopt_orphans(options.runtime_dir)
     return asyncio.run(_supervise(job, options.runtime_dir, options.controller))
 
@@ -68,6 +70,7 @@ async def _supervise(job: Job, runtime_dir: Path, controller: str) -> int:
         pid=os.getpid(),
         token=job.token,
         controller_timeout=job.policy.controller_timeout,
+        notice=lambda text: print(f"harness: {text}", file=sys.stderr, flush=True),
     )
     return await serve(job, runtime_dir, link)
 

@@ -110,10 +110,15 @@ def be_rank(rank: int, port: int, rounds: int, calls: int, only: str) -> None:
 
     layer = torch.nn.Linear(1024, 1024)
     ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(512, 512), process_group=pair)
+    wide = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)])
+    large_ddp = torch.nn.parallel.DistributedDataParallel(wide, process_group=pair)
     rows = torch.ones(64, 1024)
 
     def ddp_step() -> None:
         ddp(rows[:, :512]).sum().backward()
+
+    def large_ddp_step() -> None:
+        large_ddp(rows).sum().backward()
 
     def pipeline_step() -> None:
         """Two stages, four microbatches: activations there, gradients back."""
@@ -138,6 +143,7 @@ def be_rank(rank: int, port: int, rounds: int, calls: int, only: str) -> None:
         "all_reduce, 1 MiB": (lambda: dist.all_reduce(large), 1),
         "all_reduce of one rank alone, 64 B": (lambda: dist.all_reduce(small, group=alone), 1),
         "DDP step, 0.26 M parameters": (ddp_step, 1),
+        "DDP step, 4.2 M parameters": (large_ddp_step, 1),
         "pipeline step, 8 messages of 256 KiB": (pipeline_step, 1),
     }
     figures: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import journal, runs
+from harness import journal, runs, runtimedir
 from harness.chaos import kinds, residue
 from harness.chaos.address import addressed
 from harness.chaos.plan import Plan, Planned
@@ -42,6 +42,8 @@ _LOOK_SECONDS = 0.02
 _SHORTEST_LIMIT, _PER_STEP, _PER_FAULT = 240.0, 2.0, 60.0
 """Seconds until a run is called endless."""
 _STOP_SECONDS = 10.0
+_CONTROLLER_SECONDS, _LEAVE_SECONDS = 10, 60.0
+"""How long nodes go on without the head, and in what time they are gone by themselves."""
 _CALM_STEPS, _CALM_NS = 5, 5 * 10**9
 """A fault that nothing has come of for so long is past."""
 Say = Callable[[str], None]
@@ -49,7 +51,8 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True, kw_only=True)
 class Executed:
-    """What came of a plan. `code` is the head launcher's; `refused` holds faults that the run did
+    """What came of a plan. `code` is the head launcher's, `codes` are those of the other nodes in
+    their order, None for one that did not end by itself; `refused` holds faults that the run did
     not take, in words."""
 
     plan: Plan
@@ -59,6 +62,7 @@ class Executed:
     residue: Residue
     seconds: float
     timed_out: bool = False
+    codes: tuple[int | None, ...] = ()
     refused: list[str] = field(default_factory=list)
 
     @property
@@ -134,6 +138,7 @@ def commands(plan: Plan, folder: Path, port: int) -> list[list[str]]:
             words += ["--run-name", NAME]
         if one.nodes > 1:
             words += ["--nnodes", f"1:{one.nodes}", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+            words += ["--controller-timeout", str(_CONTROLLER_SECONDS)]
             words += ["--node-rank", "0"] if node == 0 else ["--rdzv-conf", "is_host=0"]
         found.append([*words, *one.options, *one.command(folder / "work")])
     return found
@@ -158,6 +163,8 @@ def execute(plan: Plan, folder: Path, *, say: Say = lambda text: None) -> Execut
         with _launched(plan, folder, environ) as nodes:
             _attend(plan, folder, nodes, follower, done, say)
         follower.look()
+        if any(kinds.find(planned.fault.kind).leaves for planned in plan.faults):
+            runtimedir.remove_abandoned(temp)  # as the next run on that host does
         done.residue = residue.left(mark, follower.pids, follower.ports, before, temp)
     finally:
         residue.kill_marked(mark)
@@ -202,9 +209,12 @@ def _attend(
     done.refused += [f"{planned.fault.kind}: its moment never came" for planned in waiting]
     if not done.timed_out:
         done.code = nodes[0].wait()
+        patience = _LEAVE_SECONDS if done.code == -signal.SIGKILL else _STOP_SECONDS
+        until = time.monotonic() + patience
         for node in nodes[1:]:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                node.wait(_STOP_SECONDS)
+                node.wait(max(0.0, until - time.monotonic()))
+        done.codes = tuple(node.poll() for node in nodes[1:])
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from harness.chaos import kinds
 from harness.chaos.executor import Executed
 from harness.chaos.kinds import Kind
 from harness.chaos.workloads import same_final
+from harness.errors import ExitCode
 from harness.events import FaultInjected
 from harness.faults import ANY, whom
 from harness.incidents import Incident
@@ -262,10 +263,17 @@ def _words(incident: Incident) -> str:
 def _class(case: _Case, cases: Sequence[_Case]) -> str:
     """What is wrong: what must be told is not, or something else is."""
     wrong = [_words(incident) for incident in case.stray]
-    if case.kind.verdicts and case.incident is None and not _covered(case, cases):
+    told = case.incident is not None or _takes_head(case) or _covered(case, cases)
+    if case.kind.verdicts and not told:
         wanted = " or ".join(case.kind.verdicts)
         wrong.insert(0, f"{case.kind.name} of {whom(case.fault.fault)} is not told as {wanted}")
     return "; ".join(wrong)
+
+
+def _takes_head(case: _Case) -> bool:
+    """Controller and journal go with it: nobody is left to judge, and the exit codes of the other
+    nodes tell."""
+    return case.kind.name == "node_kill" and case.fault.fault.node <= 0
 
 
 def _covered(case: _Case, cases: Sequence[_Case]) -> bool:
@@ -336,8 +344,11 @@ def _outcome(done: Executed, cases: Sequence[_Case]) -> Check:
         return Check(name="outcome", ok=False, says="it did not end in time")
     if _stopped(done):
         return Check(name="outcome", ok=done.code != 0, says=f"stopped with exit code {done.code}")
-    if any(c.kind.name == "node_kill" and c.fault.fault.node <= 0 for c in cases):
-        return Check(name="outcome", ok=True, says="the head is gone, and the run with it")
+    if any(_takes_head(case) for case in cases):
+        ended = ", ".join("not ended" if code is None else str(code) for code in done.codes)
+        lost = int(ExitCode.NODE_LOST)
+        says = f"the head is gone; the other nodes ended with {ended or 'nothing'}"
+        return Check(name="outcome", ok=all(code == lost for code in done.codes), says=says)
     return Check(name="outcome", ok=done.code == 0, says=f"exit code {done.code}")
 
 

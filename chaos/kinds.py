@@ -62,6 +62,9 @@ class Kind:
     """Steps that must follow until it can be told; 0: few."""
     equal: bool = True
     """Whether the final parameters must be those of a run without it, where the run succeeds."""
+    leaves: bool = False
+    """Nobody is left on the node to clean up: what lies in its folder for temporary files is
+    removed by the next run there."""
     note: str = ""
     """What else one should know, in a sentence."""
 

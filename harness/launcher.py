@@ -8,16 +8,14 @@ nothing escapes it, and its own death is a signal to both children.
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from harness import processes, rundir
+from harness import processes, rundir, runtimedir
 from harness.children import Child, Children, signal_name
 from harness.config import Job
 from harness.errors import ExitCode, NodeFailure, PlatformError, UsageError
@@ -74,18 +72,14 @@ class Launcher:
 
     def run(self) -> int:
         """The exit code of `harness run` on this node."""
-        runtime_dir = Path(tempfile.mkdtemp(prefix="harness-"))
-        try:
-            with self.children:
-                try:
-                    self.job.write(runtime_dir / "job.json")
-                    return self._run(runtime_dir)
-                finally:
-                    left = self.children.kill_all()
-                    if left:
-                        say(f"could not kill {sorted(left)}: stuck in the kernel")
-        finally:
-            shutil.rmtree(runtime_dir, ignore_errors=True)
+        with runtimedir.made() as runtime_dir, self.children:
+            try:
+                self.job.write(runtime_dir / runtimedir.JOB)
+                return self._run(runtime_dir)
+            finally:
+                left = self.children.kill_all()
+                if left:
+                    say(f"could not kill {sorted(left)}: stuck in the kernel")
 
     def _run(self, runtime_dir: Path) -> int:
         if self.run_dir is None:

@@ -55,7 +55,7 @@ def catches(pid: int, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """A main thread and the CPU, at one moment; zeros where the kernel does not tell."""
+    """A thread and the CPU, at one moment; zeros where the kernel does not tell."""
 
     at: float
     """time.monotonic, seconds."""
@@ -67,15 +67,25 @@ class Turns:
     """How often it has been given one."""
 
 
-def turns(pid: int) -> Turns:
-    """Of the main thread of process `pid`, by /proc/PID/schedstat."""
+def turns(pid: int, thread: int | None = None) -> Turns:
+    """Of a thread of process `pid`, by /proc/PID/schedstat; None: the main thread."""
     state, fields = "", []
+    folder = f"/proc/{pid}/task/{pid if thread is None else thread}"
     with contextlib.suppress(OSError):
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        stat = Path(f"{folder}/stat").read_text(encoding="utf-8", errors="replace")
         state = stat[stat.rindex(")") + 2 :][:1]
-        fields = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
+        fields = Path(f"{folder}/schedstat").read_text(encoding="ascii").split()
     waited, slices = (int(fields[1]) / 1e9, int(fields[2])) if len(fields) == 3 else (0.0, 0)
     return Turns(at=time.monotonic(), ready=state == "R", waited=waited, slices=slices)
+
+
+def turns_of_all(pid: int) -> dict[int, Turns]:
+    """Of each thread of process `pid`; empty when there is none."""
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return {}
+    return {thread: turns(pid, thread) for thread in threads}
 
 
 def starved(first: Turns, second: Turns) -> float:

@@ -22,7 +22,6 @@ from harness.tui.actions import ACTIONS, keys_text
 from harness.tui.dialogs import TextScreen
 from harness.tui.feed import Feed
 from harness.tui.grid import Grid, Layout, Zoom, make_grid
-from harness.tui.history import thinned
 from harness.tui.lines import LinesView
 from harness.tui.logwatch import LogWatch
 from harness.tui.meshpaint import Mesh
@@ -417,8 +416,7 @@ class Shell(App[None]):
             text = f"filter {self.where.text}: {left} of {len(view.cells)} ranks; Esc ends it"
             return ((" " + paint.fit(text, width - 2, ascii_only), "warn"),)
         with self.feed.lock:
-            points = thinned(self.feed.model.history.losses(), 40)
-        losses = [value for value in points if value is not None]
+            losses = self.feed.model.history.losses()
         return paint.status_line(view, self.cursor, losses, width, ascii_only)
 
     def footer(self, width: int) -> Line:

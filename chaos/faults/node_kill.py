@@ -23,5 +23,7 @@ KIND = Kind(
     verdicts=("node_lost",),
     actions=("restart", "stop"),
     equal=False,
-    note="Those that are left go on with fewer ranks, and so with other numbers.",
+    leaves=True,
+    note="Those that are left go on with fewer ranks, and so with other numbers. Without the head "
+    "they end by themselves, and say so.",
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.controller.agents import Agent
 from harness.controller.loop import Loop
-from harness.processes import Turns, starved, turns
+from harness.processes import Turns, starved, turns_of_all
 from harness.wire.channel import HEARTBEAT
 from harness.wire.waiting import set_within
 
@@ -45,16 +45,17 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._host = socket.gethostname()
-        self._seen: dict[int, Turns] = {}
+        self._seen: dict[int, dict[int, Turns]] = {}
 
     def starved(self, agent: Agent) -> float:
-        """Seconds since the last call for which `agent` was ready to run and had no CPU."""
+        """Seconds since the last call for which a thread of `agent` was ready to run and had no
+        CPU: one of them reads and writes what the others wait for."""
         if agent.host != self._host or not _is_agent(agent.pid):
             return 0.0
-        now = turns(agent.pid)
-        before = self._seen.get(agent.pid, now)
+        now = turns_of_all(agent.pid)
+        before = self._seen.get(agent.pid, {})
         self._seen[agent.pid] = now
-        return starved(before, now)
+        return max((starved(before[t], now[t]) for t in now if t in before), default=0.0)
 
 
 def _is_agent(pid: int) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -42,6 +42,8 @@ _REJOIN_PAUSES = (0.05, 0.1, 0.2, 0.4)
 _FLUSH_LOOK_SECONDS = 0.002
 _CLOSE_SECONDS = 2.0
 _CLOCK_TICK = 0.25
+_SAY_SECONDS = 5.0
+"""Without a word from the controller, until the user is told."""
 _MOST_BUFFERED = 200_000
 """Records kept for a controller that is away; beyond it pulses are dropped, a visible seq gap."""
 
@@ -67,7 +69,7 @@ class AgentLink:
 
     `address` is host:port of the controller, `node_rank` -1 to be given one, `token` empty on
     loopback, `controller_timeout` the seconds without a word from the controller after which the
-    link gives up.
+    link gives up; `notice` shows the user a line, long before that.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class AgentLink:
         pid: int,
         token: str,
         controller_timeout: float,
+        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._address = address
         self._node_rank = node_rank
@@ -88,6 +91,9 @@ class AgentLink:
         self._pid = pid
         self._token = token
         self._controller_timeout = controller_timeout
+        self._notice = notice
+        self._missed = False
+        """The user has been told that the controller is not heard."""
 
         self._welcome: Welcome | None = None
         self._joined = asyncio.Event()
@@ -346,6 +352,7 @@ class AgentLink:
             # A pause of the whole node or of this process is not the controller's silence.
             self._unheard += min(now - last, 2 * _CLOCK_TICK)
             last = now
+            self._tell_of_silence()
             if self._unheard >= self._controller_timeout and not self._over:
                 because = f": {self._last_error.message}" if self._last_error else ""
                 raise NodeFailure(
@@ -354,7 +361,20 @@ class AgentLink:
                     help="see controller.log in the run directory of the head node",
                 )
 
+    def _tell_of_silence(self) -> None:
+        if self._missed or self._over or self._welcome is None or self._unheard < _SAY_SECONDS:
+            return
+        self._missed = True
+        because = f" ({self._last_error.message})" if self._last_error else ""
+        self._notice(
+            f"no word from the controller at {self._address} for {self._unheard:.0f} s{because}: "
+            f"the ranks of this node go on, for {self._controller_timeout:g} s at most"
+        )
+
     def _heard(self) -> None:
+        if self._missed:
+            self._notice("the controller is heard again")
+        self._missed = False
         self._unheard = 0.0
         self._tries = 0
 
