@@ -1,6 +1,7 @@
 """The terminal app: what each key does beyond moving. The keys stand in `harness.tui.actions`."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -186,7 +187,7 @@ class HarnessApp(Moving):
         if not self.options.files:
             self.say("no files are written from a browser")
             return
-        run = self.shown_view.header.run or "run"
+        run = re.sub(r"[^A-Za-z0-9-]", "_", self.shown_view.header.run) or "run"
         path = Path(f"{run}-{self.page}.svg")
         try:
             path.write_text(self.export_screenshot(), encoding="utf-8")

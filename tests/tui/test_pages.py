@@ -48,6 +48,9 @@ def test_live_followed_and_replayed_screens_are_equal(sources, tui):
     beside = expected[0].index("── log")  # which is not of the moment that is replayed
     assert again[0][:beside] == expected[0][:beside]
     assert again[1:] == expected[1:]
+    for name, screen in zip(("collectives", "stacks", "logs", "metrics", "incidents", "chaos"),
+                            expected[1:], strict=True):  # fmt: skip
+        tui.golden(f"screen-{name}-80x24", screen.splitlines())
     metrics, incidents = expected[4], expected[5]
     for word in ("loss", "tokens per second", "needs --flops-per-token", "ETTR"):
         assert word in metrics

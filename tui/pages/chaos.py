@@ -20,7 +20,7 @@ def listing(scene: Scene) -> Listing:
         lines.append(((fit(f" {text}", scene.width - 1, scene.ascii_only), "warn"),))
     lines += _done(scene)
     if not scene.kinds:
-        return Listing(head=(*lines, ((" the kinds are being read", "dim"),)))
+        return Listing(head=(*lines, ((" no kind is known here", "dim"),)))
     rows = []
     area = ""
     for kind in scene.kinds:
