@@ -1,6 +1,7 @@
 """What each area shows: from the view of a moment to lines, once for every refresh."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from harness.tui import meshpaint, paint
 from harness.tui.actions import keys_text
@@ -139,6 +140,13 @@ class Drawing(Shell):
         else:
             found = incidents.incident_lines(view.incidents, width, self.options.zone, ascii_only)
             rows, title = found[:most], f"incidents ({len(view.incidents)})"
+        rows = rows[:most]
+        if view.banner.tone != "ok" and len(rows) + 3 <= most:
+            scene = replace(self.scene(view), width=width)
+            with self.feed.lock:
+                held = collectives.held_lines(scene, most - len(rows) - 2)
+            if held:
+                rows += [(), paint.rule("others wait for", width, ascii_only), *held]
         self.area("incidents_title").show_lines([paint.rule(title, width, ascii_only)])
         area = self.area("incidents")
         area.styles.height = len(rows)
