@@ -38,8 +38,7 @@ class HarnessApp(Moving):
         for action in ACTIONS
     ]
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def on_mount(self) -> None:  # Textual calls that of Shell too
         changed = {n: keys for n, keys in self.options.keys.items() if keys != BY_NAME[n].keys}
         self.set_keymap({name: keys or _NO_KEY for name, keys in changed.items()})
 
