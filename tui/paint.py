@@ -11,6 +11,7 @@ from harness.ranklogs import LogLine
 from harness.topology import ranks_text
 from harness.tui.cells import GLYPHS, MEANINGS, glyph_of
 from harness.tui.detail import DetailLine
+from harness.tui.history import Point, thinned
 from harness.tui.theme import INK_OF_STATE, INK_OF_TONE, Ink
 from harness.tui.view import View
 from harness.tui.wording import clean, duration_text, loss_text
@@ -91,7 +92,7 @@ def sparkline(values: Sequence[float], width: int, ascii_only: bool = False) -> 
 
 
 def status_line(
-    view: View, cursor: int, losses: Sequence[float], width: int, ascii_only: bool = False
+    view: View, cursor: int, losses: Sequence[Point], width: int, ascii_only: bool = False
 ) -> Line:
     """The rank under the cursor in words, and how the loss has gone."""
     cell = view.cells[cursor] if cursor < len(view.cells) else None
@@ -103,7 +104,12 @@ def status_line(
         line += [(" ", "text"), (f" {word} ", INK_OF_STATE[cell.state])]
         line.append((f" step {cell.step}  phase {cell.phase}", "text"))
     used = sum(cell_len(text) for text, _ in line)
-    bars = sparkline(losses, min(40, width - used - 12), ascii_only) if width - used > 20 else ""
+    room = min(40, width - used - 12)
+    values: Sequence[float | None] = [point.value for point in losses]
+    if len(values) > room:
+        values = thinned(losses, room)
+    known = [value for value in values if value is not None]
+    bars = sparkline(known, room, ascii_only) if width - used > 20 else ""
     if bars:
         line += [("  loss ", "dim"), (bars, "running")]
     return tuple(line)

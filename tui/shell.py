@@ -5,6 +5,7 @@ A client of its own: leaving it, killing it or losing its terminal never touches
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,6 @@ from harness.tui.actions import ACTIONS, keys_text
 from harness.tui.dialogs import TextScreen
 from harness.tui.feed import Feed
 from harness.tui.grid import Grid, Layout, Zoom, make_grid
-from harness.tui.history import thinned
 from harness.tui.lines import LinesView
 from harness.tui.logwatch import LogWatch
 from harness.tui.meshpaint import Mesh
@@ -37,6 +37,8 @@ from harness.tui.where import Where
 Do = Callable[[Command], tuple[bool, str]]
 
 REFRESH_HZ = 4
+_SHARE = 0.08
+"""Of a core that looking for news may take: a view of very many ranks is made less often."""
 RATES = (0.5, 1, 2, 4, 8)
 WIDE = 110
 SIDE_WIDTH = 48
@@ -89,6 +91,7 @@ class Shell(App[None]):
     `clock` gives wall-clock nanoseconds; without it the feed has its own.
     """
 
+    TITLE = "harness tui"
     ENABLE_COMMAND_PALETTE = False
     CSS = f"""
     Screen {{ background: {BACKGROUND}; layout: vertical; }}
@@ -147,6 +150,8 @@ class Shell(App[None]):
         self._grid_key: tuple[object, ...] = ()
         self._seen: tuple[object, ...] = ()
         self._timer: Timer | None = None
+        self._rested = 0.0
+        """When the next look for news may cost something again."""
         self.moved_ns = 0
         self._culprit: int | None = None
         self.message = ""
@@ -208,7 +213,7 @@ class Shell(App[None]):
         still = self.feed.label == "ENDED" or self.feed.holding
         second = 0 if still else self.clock() // 1_000_000_000
         seen = (self.feed.version, self.logs.version if self.logs else 0, second)
-        if seen != self._seen:
+        if seen != self._seen and time.monotonic() >= self._rested:
             self._seen = seen
             self.show()
 
@@ -219,10 +224,12 @@ class Shell(App[None]):
         """Build the view of this moment and give every area its lines."""
         if not self.is_running or not self.screen_stack:
             return  # a timer may still fire while the app is being taken down
+        begun = time.thread_time()
         try:
             self._draw()
         except Exception as error:  # timers of a screen do not reach the hook below
             self._handle_exception(error)
+        self._rested = time.monotonic() + (time.thread_time() - begun) / _SHARE
 
     def _draw(self) -> None:
         before = self.shown_view
@@ -417,8 +424,7 @@ class Shell(App[None]):
             text = f"filter {self.where.text}: {left} of {len(view.cells)} ranks; Esc ends it"
             return ((" " + paint.fit(text, width - 2, ascii_only), "warn"),)
         with self.feed.lock:
-            points = thinned(self.feed.model.history.losses(), 40)
-        losses = [value for value in points if value is not None]
+            losses = self.feed.model.history.losses()
         return paint.status_line(view, self.cursor, losses, width, ascii_only)
 
     def footer(self, width: int) -> Line:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from harness.cli.inject import complete_kinds
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import UsageError
 from harness.topology import ranks_name
@@ -40,7 +41,12 @@ _OUT = click.option(
 )
 @_JSON
 def list_(as_json: bool) -> None:
-    """List all kinds of fault, and what must be said of each."""
+    """List all kinds of fault, and what must be said of each.
+
+    \b
+      harness chaos list
+      harness chaos list --json | jq '.kinds[].name'
+    """
     from harness.chaos import kinds
 
     found = kinds.everything()
@@ -58,10 +64,14 @@ def list_(as_json: bool) -> None:
 @command.command(
     "explain", cls=ReadingCommand, context_settings=SETTINGS, short_help="One kind, in full."
 )
-@click.argument("kind")
+@click.argument("kind", shell_complete=complete_kinds)
 @_JSON
 def explain(kind: str, as_json: bool) -> None:
-    """Tell what KIND does, what it needs, and what must come of it."""
+    """Tell what KIND does, what it needs, and what must come of it.
+
+    \b
+      harness chaos explain loader_stuck
+    """
     from harness.chaos import kinds
 
     found = kinds.find(kind)
@@ -111,7 +121,13 @@ def _kind_json(kind: Any) -> dict[str, Any]:
               help="Make a failing plan small, with at most so many runs.")  # fmt: skip
 @_JSON
 def run(plan: str, out: str, dry_run: bool, no_calm: bool, tries: int, as_json: bool) -> int:
-    """Carry out the PLAN of a file and judge the run: exit code 0 when all was right, else 1."""
+    """Carry out the PLAN of a file and judge the run: exit code 0 when all was right, else 1.
+
+    \b
+      harness chaos run plan.toml --dry-run
+      harness chaos run plan.toml
+      harness chaos run plan.toml --shrink 6
+    """
     from harness.chaos import campaign
     from harness.chaos import plan as plans
 
@@ -202,6 +218,10 @@ def campaign_(
 
     Writes DIR/report.md, DIR/junit.xml and each failing plan to DIR/failing. Exit code 0 when all
     runs were right, else 1.
+
+    \b
+      harness chaos campaign --kinds kill,stop --workloads ddp --ranks 0,1
+      harness chaos campaign --hours 8 --faults 2 --shrink 6
     """
     from harness.chaos import campaign, tables
 
@@ -296,7 +316,11 @@ def _plans(
 def replay(plan: str, out: str, as_json: bool) -> int:
     """Carry out a plan that was kept (DIR/failing/NAME.toml, or the folder of its run) once more,
     with the same seed. Exit code 0 when the run is judged as it was, or is right where that is not
-    known."""
+    known.
+
+    \b
+      harness chaos replay chaos-runs/failing/kill-ddp-r1.toml
+    """
     from harness.chaos import campaign
     from harness.chaos import plan as plans
 

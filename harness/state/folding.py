@@ -71,10 +71,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.StoreFailed():
             state.store_failed = event
         case e.AttemptStarted():
-            attempt = _new_attempt(state, stamp, event)
-            booking.open_attempt(attempt, state.attempt)
-            state.attempts.append(attempt)
-            _enter(state, stamp, "running")
+            _attempt_started(state, stamp, event)
         case e.NodesAwaited():
             _enter(state, stamp, "gathering")
         case e.Regrouping():
@@ -285,6 +282,13 @@ def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> No
             )
         case _:
             assert_never(event.command)
+
+
+def _attempt_started(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> None:
+    attempt = _new_attempt(state, stamp, event)
+    booking.open_attempt(attempt, state.attempt)
+    state.attempts.append(attempt)
+    _enter(state, stamp, "running")
 
 
 def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> AttemptState:

@@ -1,0 +1,210 @@
+"""What the screens cost: CPU per tick and bytes per frame at 64, 1,024 and 16,384 ranks.
+
+`python bench/tui.py [--ranks 64,1024] [--seconds N] [--write]`
+
+The app runs as it does for a user, in a terminal of its own (a pty, 150x44), and looks for news
+four times a second. A run is made of records as agents write them, 8 ranks a node: before each tick
+a share of the ranks has made a step (`changed`), all nodes report. Two runs of the same length are
+made for each figure:
+- all: records are folded into the model and the screen is drawn;
+- fold: the same without a screen, so that what the run costs any reader is told apart.
+CPU is that of the whole process (getrusage). `screen` is the difference, as a share of one core at
+4 Hz. Bytes are counted at the other end of the pty. `--write` puts the table into
+bench/results/tui.md.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import platform
+import pty
+import resource
+import select
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tui_world import HZ, world  # noqa: E402
+
+from harness import events as e  # noqa: E402
+
+RESULTS = Path(__file__).with_name("results")
+WIDTH, HEIGHT = 150, 44
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", default="64,1024,16384")
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(json.loads(options.child))
+        return
+    lines = table([int(text) for text in options.ranks.split(",")], options.seconds)
+    print("\n".join(lines))
+    if options.write:
+        (RESULTS / "tui.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def table(worlds: list[int], seconds: float) -> list[str]:
+    from importlib.metadata import version
+
+    lines = [
+        "# The screens",
+        "",
+        f"`python bench/tui.py`: Python {platform.python_version()}, textual {version('textual')}, "
+        f"{WIDTH}x{HEIGHT}, {HZ} looks a second, {seconds:g} s each.",
+        "ms of CPU a tick; `screen` is what drawing costs beside folding the records, in parts of "
+        "a core.",
+        "",
+        "| ranks | screen | changed | all, ms | fold, ms | screen | bytes a frame | KB/s | MB |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for size in worlds:
+        for page, changed in (
+            ("mesh", 0.0), ("mesh", 0.05), ("mesh", 1.0), ("collectives", 1.0), ("metrics", 1.0),
+        ):  # fmt: skip
+            job = {"world": size, "page": page, "changed": changed, "seconds": seconds}
+            drawn, fold = measure({**job, "screen": True}), measure({**job, "screen": False})
+            share = (drawn["ms"] - fold["ms"]) * HZ / 1000
+            frame = drawn["bytes"] / drawn["ticks"]
+            lines.append(
+                f"| {size:,} | {page} | {changed:.0%} | {drawn['ms']:.1f} | {fold['ms']:.1f} "
+                f"| {share:.1%} | {frame:,.0f} | {frame * HZ / 1000:.1f} "
+                f"| {drawn['rss'] / 1024:.0f} |"
+            )
+            print(lines[-1], file=sys.stderr)
+    return lines
+
+
+def measure(job: dict[str, object]) -> dict[str, float]:
+    """One run in a child with a terminal of its own; what it says, and the bytes it drew."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
+    told, tell = os.pipe()
+    command = [sys.executable, __file__, "--child", json.dumps({**job, "tell": tell})]
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, pass_fds=(tell,), start_new_session=True
+    ) as process:
+        os.close(slave)
+        os.close(tell)
+        answer = b""
+        while chunk := _read(master, told):
+            answer += chunk
+        process.wait()
+    os.close(master)
+    os.close(told)
+    result: dict[str, float] = json.loads(answer)
+    return result
+
+
+def _read(master: int, told: int) -> bytes:
+    """What the child says; what it draws is read too, or it would stand still."""
+    while True:
+        ready, _, _ = select.select([master, told], [], [])
+        if master in ready:
+            try:
+                os.read(master, 1 << 16)
+            except OSError:
+                return os.read(told, 1 << 16)
+        if told in ready:
+            return os.read(told, 1 << 16)
+
+
+# --- the child ---------------------------------------------------------------------------------
+
+
+def child(job: dict) -> None:
+    """Feed and draw for so long, then tell the figures."""
+    from harness.tui.app import HarnessApp
+    from harness.tui.feed import Feed
+
+    feed = Feed(lambda _: None, source="bench")
+    run = world(job["world"])
+    for record in next(run):
+        feed.take(record)
+    feed.say("LIVE")
+    ticks = int(job["seconds"] * HZ)
+    figures: dict[str, float] = {}
+    ready = threading.Event()
+    written = Counted()
+
+    def go_on() -> None:
+        ready.wait()
+        feed_for(feed, run, 2 * HZ, job["changed"])
+        before, drawn = cpu(), written.count
+        feed_for(feed, run, ticks, job["changed"])
+        figures.update(
+            ms=(cpu() - before) / ticks * 1000,
+            bytes=written.count - drawn,
+            ticks=ticks,
+            rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        )
+
+    feeding = threading.Thread(target=go_on, daemon=True)
+    feeding.start()
+    if job["screen"]:
+        app = HarnessApp(feed)
+
+        def watch() -> None:
+            while not app.is_running:
+                time.sleep(0.05)
+            app.call_from_thread(lambda: (written.wrap(app), app.action_page(job["page"])))
+            ready.set()
+            feeding.join()
+            app.call_from_thread(app.exit)
+
+        threading.Thread(target=watch, daemon=True).start()
+        app.run()
+        if app.bug is not None:
+            raise app.bug
+    else:
+        ready.set()
+        feeding.join()
+    os.write(job["tell"], json.dumps(figures).encode())
+
+
+class Counted:
+    """Counts what a driver writes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def wrap(self, app: object) -> None:
+        driver = app._driver  # type: ignore[attr-defined]
+        write = driver.write
+
+        def counted(data: str) -> None:
+            self.count += len(data.encode())
+            write(data)
+
+        driver.write = counted
+
+
+def cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def feed_for(feed: object, run: Iterator[list[e.Record]], ticks: int, changed: float) -> None:
+    due = time.monotonic()
+    for _ in range(ticks):
+        for record in run.send(changed):  # type: ignore[attr-defined]
+            feed.take(record)  # type: ignore[attr-defined]
+        due += 1 / HZ
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+if __name__ == "__main__":
+    main()

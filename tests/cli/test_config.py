@@ -1,0 +1,160 @@
+"""`harness config` and `harness completion` as typed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from harness.cli import COMMANDS
+from harness.cli.group import call
+from harness.settings import SETTINGS
+
+Shell = Callable[..., tuple[int, str, str]]
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads(
+    resources.files("harness").joinpath("schemas", "config.schema.json").read_text()
+)
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+
+    def shell(*arguments: str) -> tuple[int, str, str]:
+        code = call(["config", *arguments])
+        out, err = capsys.readouterr()
+        return int(code), out, err
+
+    return shell
+
+
+def told(shell: Shell, *arguments: str) -> Any:
+    value = json.loads(shell(*arguments, "--json")[1])
+    jsonschema.Draft202012Validator(SCHEMA).validate(value)
+    return value
+
+
+def test_the_strongest_counts_and_its_origin_is_told(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shell("show")[1].startswith("nothing is set: all ")
+    (tmp_path / "harness.toml").write_text('max_restarts = 7\nrun-name = "x"\n')
+    (tmp_path / "pyproject.toml").write_text("[tool.harness]\nmax_restarts = 8\nspares = 1\n")
+    monkeypatch.setenv("HARNESS_STOP_GRACE", "4")
+    lines = shell("show", "--origin")[1].splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        f'run_name = "x" # {tmp_path}/harness.toml',
+        f"spares = 1 # {tmp_path}/pyproject.toml",
+        f"max_restarts = 7 # {tmp_path}/harness.toml",
+        "stop_grace = 4 # HARNESS_STOP_GRACE",
+    ]
+    assert told(shell, "show", "stop-grace")["settings"] == {
+        "stop_grace": {"value": 4, "origin": "HARNESS_STOP_GRACE"}
+    }
+    assert len(told(shell, "show", "--all")["settings"]) == len(SETTINGS)
+    code, _, err = shell("show", "max_restart")
+    assert (code, err.splitlines()[1]) == (2, "help: did you mean max_restarts?")
+
+
+def test_all_that_is_wrong_is_said_at_once(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shell("validate")[0] == 0
+    path = tmp_path / "harness.toml"
+    path.write_text('max_restart = 3\nstop_grace = "x"\nspares = -1\nmodule = true\n')
+    monkeypatch.setenv("HARNESS_NODE_RANK", "q")
+    monkeypatch.setenv("HARNESS_MAX_RESTART", "3")
+    code, out, _ = shell("validate")
+    assert code == 2
+    assert out.splitlines() == [
+        f"error: {path}: unknown key 'max_restart'",
+        "help: did you mean max_restarts?",
+        f"error: {path}: stop_grace: 'x' is not a number",
+        f"error: {path}: spares: -1 is less than 0",
+        "error: HARNESS_NODE_RANK: 'q' is not a whole number",
+        "warning: HARNESS_MAX_RESTART is not a setting and does nothing;"
+        " did you mean HARNESS_MAX_RESTARTS?",
+        "4 things wrong",
+    ]
+    value = told(shell, "validate")
+    assert value["files"] == [{"path": str(path), "settings": 1}]
+    assert (len(value["problems"]), len(value["warnings"])) == (4, 1)
+    assert len(told(shell, "validate", "--strict")["problems"]) == 5
+    path.write_text("max_restarts = \n")
+    assert shell("validate", "harness.toml")[0] == 2
+    assert "no such file" in shell("validate", "other.toml")[2]
+
+
+def test_the_file_to_begin_with_is_right_as_it_is_and_with_all_in_it(
+    shell: Shell, tmp_path: Path
+) -> None:
+    path = tmp_path / "harness.toml"
+    assert shell("init")[0] == 0
+    assert "is there already" in shell("init")[2]
+    assert shell("validate")[1].startswith(f"all is right: {path} (0 settings)")
+    assert shell("init", "--all", "--force")[0] == 0
+    text = path.read_text()
+    commented = [line.removeprefix("# ") for line in text.splitlines() if " = " in line]
+    settings = [line for line in commented if line.split(" = ")[0] in {s.name for s in SETTINGS}]
+    path.write_text("\n".join(settings))
+    assert shell("validate")[1].startswith(f"all is right: {path} ({len(SETTINGS)} settings)")
+
+
+def test_settings_of_a_run_are_those_it_was_started_with(shell: Shell, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "old"
+    run.mkdir(parents=True)
+    (run / "journal.jsonl").write_text("")
+    (run / "config.json").write_text(
+        '{"settings": {"max_restarts": {"value": 1, "origin": "--max-restarts"}}}'
+    )
+    out = shell("show", "--run", "old", "--origin")[1]
+    assert out == "max_restarts = 1  # --max-restarts\n"
+    (run / "config.json").write_text("{}")
+    code, _, err = shell("show", "--run", "old")
+    assert code == 2
+    assert "no settings in it" in err
+
+
+def completed(here: Path, words: str) -> list[str]:
+    """What bash is told to offer for the last of `words`."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "_HARNESS_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "harness"],
+        env=environment, cwd=here, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_tab_knows_commands_runs_and_options(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "swift-otter-12").mkdir(parents=True)
+    (tmp_path / "runs" / "swift-otter-12" / "journal.jsonl").touch()
+    assert completed(tmp_path, "harness ") == list(COMMANDS)
+    assert completed(tmp_path, "harness report sw") == ["swift-otter-12"]
+    assert completed(tmp_path, "harness run --max") == ["--max-restarts"]
+    assert completed(tmp_path, "harness explain rank_f") == ["rank_frozen"]
+
+
+@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
+def test_scripts_for_shells_are_whole(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["completion", kind]) == 0
+    script = capsys.readouterr().out
+    assert f"_HARNESS_COMPLETE={kind}_complete" in script
+    if shutil.which(kind):
+        subprocess.run([kind, "-n"], input=script, text=True, check=True)
