@@ -8,9 +8,17 @@ from typing import TextIO
 
 import click
 
-from harness import journal, runs
+from harness import runs
 from harness.cli.logs import parse_ranks
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, counted, note, reading_options
+from harness.cli.reading import (
+    SCHEMA,
+    SETTINGS,
+    ReadingCommand,
+    note,
+    on_this_machine,
+    reading_options,
+    records,
+)
 from harness.errors import UsageError
 from harness.state import RunState
 from harness.trace import Event, Tracer
@@ -39,12 +47,7 @@ def command(
 
     Open it in https://ui.perfetto.dev or chrome://tracing. --json writes it to stdout.
     """
-    found = runs.find(run, runs.runs_dir(runs_dir))
-    if isinstance(found, runs.Endpoint):
-        raise UsageError(
-            f"the journal of {found.address} lies on its own machine",
-            help="give the run's name or directory there",
-        )
+    found = on_this_machine(runs.find(run, runs.runs_dir(runs_dir)))
     if as_json and out is not None:
         raise UsageError("--json and --out exclude each other", help="leave one out")
     reading = runs.read(found)
@@ -57,9 +60,7 @@ def command(
         note(text)
     chosen = None if ranks is None else parse_ranks(ranks)
     tracer = Tracer(state, ranks=chosen, attempt=attempt)
-    for record in counted(
-        journal.read(found.journal, on_bad="skip", say=lambda _: None), "reading"
-    ):
+    for record in records(found, "reading"):
         tracer.take(record)
     if as_json:
         _write(sys.stdout, tracer.events(), state)

@@ -167,7 +167,7 @@ def test_a_trace_is_written_and_keeps_its_schema(shell: Shell, tmp_path: Path) -
     for words, why in (
         (["--attempt", "9"], "it has attempt 0 only"),
         (["--json", "-o", "x"], "exclude each other"),
-        (["127.0.0.1:1"], "lies on its own machine"),
+        (["127.0.0.1:1"], "lie on its own machine"),
         (["-o", "no/such/x"], "cannot write no/such/x"),
     ):
         code, out, err = shell("trace", *words)
