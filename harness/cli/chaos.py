@@ -199,10 +199,13 @@ def _tell(judgment: Any) -> None:
 @click.option("--shrink", "tries", type=click.IntRange(min=0), default=0, show_default=True,
               help="Make failing plans small, with at most so many runs for each.")  # fmt: skip
 @click.option("--report", metavar="FILE", help="Write the Markdown there too.")
+@click.option("--resume", metavar="DIR", help="Go on with that campaign: judged is not done again.")
 @click.option("--dry-run", is_flag=True, help="Say which runs there would be, start none.")
 @_OUT
 @_JSON
-def campaign_(out: str, as_json: bool, dry_run: bool, report: str | None, **given: Any) -> int:
+def campaign_(
+    out: str, as_json: bool, dry_run: bool, report: str | None, resume: str | None, **given: Any
+) -> int:
     """Run many plans and judge each: kinds x workloads x ranks, or drawn from a seed for hours.
 
     Writes DIR/report.md, DIR/junit.xml and each failing plan to DIR/failing. Exit code 0 when all
@@ -227,12 +230,16 @@ def campaign_(out: str, as_json: bool, dry_run: bool, report: str | None, **give
     seconds = [
         s for s in (_times(given["hours"], 3600), _times(given["minutes"], 60)) if s is not None
     ]
-    folder = campaign.fresh(Path(out), "campaign")
+    if resume is not None and not Path(resume).is_dir():
+        raise UsageError(f"--resume {resume}: no such folder")
+    folder = campaign.fresh(Path(out), "campaign") if resume is None else Path(resume)
     cells = campaign.campaign(
         plans, folder, seconds=min(seconds, default=None), tries=given["tries"],
         say=lambda text: click.echo(text, err=True),
     )  # fmt: skip
     if not cells:
+        if min(seconds, default=None) == 0:
+            raise UsageError(f"nothing is judged in {folder} yet")
         raise UsageError("no kind fits", help="harness chaos explain KIND tells what it needs")
     text = tables.markdown(cells, _typed(given, report))
     (folder / "junit.xml").write_text(tables.junit(cells), encoding="utf-8")
@@ -285,11 +292,11 @@ def _plans(
     if nproc is not None:
         ones = [dataclasses.replace(one, nproc=nproc) for one in ones]
     if combined:
-        return iter([plan for one in ones for plan in combinations.plans(one, seed)])
+        return [plan for one in ones for plan in combinations.plans(one, seed)]
     if hours is not None:
         return campaign.soak(ones, faults, seed)
     singles = campaign.matrix(chosen, ones, whole_numbers(ranks or ""), seed)
-    return joined(singles, series, seed) if series > 1 else iter(singles)
+    return list(joined(singles, series, seed)) if series > 1 else singles
 
 
 @command.command(

@@ -79,7 +79,7 @@ def everything() -> Iterator[tuple[str, ...]]:
             yield from ((name, inner) for inner in command.commands)
 
 
-@pytest.mark.parametrize("words", everything(), ids=" ".join)
+@pytest.mark.parametrize("words", list(everything()), ids=" ".join)
 def test_help_has_examples_first_and_fits_on_a_screen(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
