@@ -109,7 +109,7 @@ def timeline(state: RunState, history: History) -> str:
 
 
 def _lanes(state: RunState, history: History) -> list[int]:
-    """The ranks that are drawn one by one: all of a small world, of a large one who failed first."""
+    """The ranks that are drawn one by one: all of a small world, else those that failed first."""
     ranks = sorted({life.rank for life in history.lives.values()})
     if len(ranks) <= MOST_LANES:
         return ranks
