@@ -41,7 +41,7 @@ class Telling:
             self._parameters, self._tensors = count, len(each)
 
     def tell(self) -> None:
-        """All that is known by now. Called from the user's own calls, so that nothing may escape."""
+        """All that is known by now. The user's own calls lead here: nothing may escape."""
         try:
             told = {
                 "python": f"{platform.python_implementation()} {platform.python_version()}",
