@@ -15,7 +15,7 @@ export PYTHONPATH :=
 CASES ?= ../shared/cases
 TIMES ?= 2
 
-.PHONY: env demo docs test test-slow cases lookalikes chaos-smoke chaos-full check fmt proto gpu-check
+.PHONY: env demo docs test test-slow cases lookalikes chaos-smoke chaos-full check screenshots fmt proto gpu-check
 
 env: $(BIN)/harness
 
@@ -60,6 +60,10 @@ check: env
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p harness
 	$(BIN)/lint-imports
+
+# Pictures for docs/img, of a training that is broken for them.
+screenshots: env
+	@$(BIN)/python scripts/screenshots.py
 
 fmt: env
 	$(BIN)/ruff format .

@@ -3,8 +3,8 @@
 `python bench/tui.py [--ranks 64,1024] [--seconds N] [--write]`
 
 The app runs as it does for a user, in a terminal of its own (a pty, 150x44), and looks for news
-four times a second. A run is made of records as agents write them, 8 ranks a node: before each tick a
-share of the ranks has made a step (`changed`), all nodes report. Two runs of the same length are
+four times a second. A run is made of records as agents write them, 8 ranks a node: before each tick
+a share of the ranks has made a step (`changed`), all nodes report. Two runs of the same length are
 made for each figure:
 - all: records are folded into the model and the screen is drawn;
 - fold: the same without a screen, so that what the run costs any reader is told apart.
@@ -33,17 +33,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tui_world import HZ, world  # noqa: E402
+
 from harness import events as e  # noqa: E402
-from harness.policy import Policy  # noqa: E402
-from harness.sightings import Pulse  # noqa: E402
-from harness.topology import Mesh, NodeRanks  # noqa: E402
 
 RESULTS = Path(__file__).with_name("results")
-HZ = 4
 WIDTH, HEIGHT = 150, 44
-PER_NODE = 8
-MESHES = {64: (4, 2, 8), 1024: (32, 4, 8), 16384: (256, 8, 8)}
-START_NS = 1_790_000_000_000_000_000
 
 
 def main() -> None:
@@ -76,16 +71,16 @@ def table(worlds: list[int], seconds: float) -> list[str]:
         "| ranks | screen | changed | all, ms | fold, ms | screen | bytes a frame | KB/s | MB |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for world in worlds:
+    for size in worlds:
         for page, changed in (
             ("mesh", 0.0), ("mesh", 0.05), ("mesh", 1.0), ("collectives", 1.0), ("metrics", 1.0),
         ):  # fmt: skip
-            job = {"world": world, "page": page, "changed": changed, "seconds": seconds}
+            job = {"world": size, "page": page, "changed": changed, "seconds": seconds}
             drawn, fold = measure({**job, "screen": True}), measure({**job, "screen": False})
             share = (drawn["ms"] - fold["ms"]) * HZ / 1000
             frame = drawn["bytes"] / drawn["ticks"]
             lines.append(
-                f"| {world:,} | {page} | {changed:.0%} | {drawn['ms']:.1f} | {fold['ms']:.1f} "
+                f"| {size:,} | {page} | {changed:.0%} | {drawn['ms']:.1f} | {fold['ms']:.1f} "
                 f"| {share:.1%} | {frame:,.0f} | {frame * HZ / 1000:.1f} "
                 f"| {drawn['rss'] / 1024:.0f} |"
             )
@@ -209,81 +204,6 @@ def feed_for(feed: object, run: Iterator[list[e.Record]], ticks: int, changed: f
             feed.take(record)  # type: ignore[attr-defined]
         due += 1 / HZ
         time.sleep(max(0.0, due - time.monotonic()))
-
-
-def world(size: int):  # type: ignore[no-untyped-def]
-    """First the records of a start; then, for each share that is sent, those of a tick."""
-    mesh = Mesh(names=("dp", "pp", "tp"), sizes=MESHES[size])
-    nodes = [
-        NodeRanks(node_rank=at, host=f"host-{at}", first_rank=at * PER_NODE, size=PER_NODE)
-        for at in range(size // PER_NODE)
-    ]
-    now_ns = START_NS
-    seqs: dict[str, int] = {}
-
-    def record(event: e.Event, source: str = "controller", attempt: int = 0) -> e.Record:
-        seqs[source] = seqs.get(source, -1) + 1
-        mono_ns = now_ns - START_NS + 1_000_000_000
-        stamp = e.Stamp(
-            run="bench", attempt=attempt, source=source, seq=seqs[source],
-            wall_ns=now_ns, mono_ns=mono_ns,
-        )  # fmt: skip
-        return e.Record(stamp=stamp, event=event)
-
-    first = [
-        record(
-            e.RunStarted(
-                run="swift-otter-12", command=("train.py",), nnodes=len(nodes), policy=Policy(),
-                chaos_allowed=False, harness_version="0",
-            ),
-            attempt=-1,
-        )
-    ]  # fmt: skip
-    for node in nodes:
-        joined = e.AgentJoined(
-            node_rank=node.node_rank, host=node.host, pid=1, local_world_size=PER_NODE
-        )
-        first.append(record(joined, f"agent:{node.node_rank}", -1))
-    first.append(
-        record(e.AttemptStarted(attempt=0, world_size=size, nodes=tuple(nodes), why="first"))
-    )
-    for node in nodes:
-        for local, rank in enumerate(node.ranks):
-            source = f"agent:{node.node_rank}"
-            started = e.WorkerStarted(
-                rank=rank, local_rank=local, node_rank=node.node_rank, pid=2, launched_by="zygote"
-            )
-            declared = e.MeshDeclared(
-                rank=rank, names=mesh.names, sizes=mesh.sizes,
-                coordinates=tuple(mesh.coordinates(rank).values()),
-            )  # fmt: skip
-            first += [record(started, source), record(declared, source)]
-    steps = [1] * size
-    phases = ["step"] * size
-    changed = yield first
-    turn = 0
-    while True:
-        turn += 1
-        now_ns += 1_000_000_000 // HZ
-        records = []
-        for node in nodes:
-            pulses = []
-            for rank in node.ranks:
-                if changed and (rank * 7919 + turn * 104729) % 1000 < changed * 1000:
-                    steps[rank] = turn + 1
-                    # A cell shows the phase, not the step: so that it really is another one.
-                    phases[rank] = "checkpoint" if phases[rank] == "step" else "step"
-                pulses.append(
-                    Pulse(
-                        rank=rank, step=steps[rank], phase=phases[rank],
-                        heartbeat_ns=now_ns - START_NS, step_ns=now_ns,
-                        loss=5.0 / (1 + turn / 50), tokens=turn * 4096, total_steps=400,
-                        collectives=turn,
-                    )
-                )  # fmt: skip
-            read = e.PulsesRead(node_rank=node.node_rank, pulses=tuple(pulses))
-            records.append(record(read, f"agent:{node.node_rank}"))
-        changed = yield records
 
 
 if __name__ == "__main__":

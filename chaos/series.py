@@ -8,6 +8,7 @@ compared with one run without faults. What must stop a run is done alone.
 import dataclasses
 import random
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from harness.chaos.kinds import find
 from harness.chaos.plan import Guard, Plan, Planned
@@ -23,18 +24,18 @@ numbers; and what is added to all of them."""
 def joined(singles: Sequence[Plan], length: int, seed: int) -> Iterator[Plan]:
     """`singles`, each with one fault, as runs of up to `length` faults; those that end a run stay
     as they are."""
-    names = list(dict.fromkeys(plan.workload.name for plan in singles))
-    for name in names:
+    runs: list[list[Plan]] = []
+    alone: list[list[Plan]] = []
+    for name in dict.fromkeys(plan.workload.name for plan in singles):
         mine = [plan for plan in singles if plan.workload.name == name]
         going = _mixed([plan for plan in mine if not find(_kind(plan)).ends])
         chunks = [going[first : first + length] for first in range(0, len(going), length)]
         steps = max((_steps(chunk) for chunk in chunks), default=0)
-        for number, chunk in enumerate(chunks):
-            yield _one(chunk, steps, number, seed)
-    for name in names:
-        for plan in singles:
-            if plan.workload.name == name and find(_kind(plan)).ends:
-                yield plan
+        runs.append([_one(chunk, steps, number, seed) for number, chunk in enumerate(chunks)])
+        alone.append(_mixed([plan for plan in mine if find(_kind(plan)).ends]))
+    # Workloads in turn: a campaign that is cut short has seen all of them.
+    for found in (runs, alone):
+        yield from (plan for turn in zip_longest(*found) for plan in turn if plan is not None)
 
 
 def _kind(plan: Plan) -> str:

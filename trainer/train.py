@@ -257,7 +257,7 @@ def line(done: Step, config: Config, active: int, peak: float | None) -> str:
     if done.bubble is not None:
         pp, m = config.parallel.pp, config.parallel.micro_batches
         chunks = stages(config) // pp
-        text += f" bubble {done.bubble:.2f} (ideal {(pp - 1) / (chunks * m + pp - 1):.2f})"
+        text += f" bubble {done.bubble:.2f} (formula {(pp - 1) / (chunks * m + pp - 1):.2f})"
     for name, value in (("data", done.data_wait), ("exposed", done.exposed)):
         text += "" if value is None else f" {name} {value:.1%}"
     if done.peak_bytes is not None:

@@ -8,7 +8,8 @@ from textual.binding import Binding, BindingType
 
 from harness.errors import UsageError
 from harness.faults import Fault, when, whom
-from harness.orders import Command, Inject, ShowStacks, StopRun
+from harness.orders import Command, Inject, RestartRun, ShowStacks, StopRun
+from harness.recovery import accept
 from harness.tui.actions import ACTIONS, BY_NAME, keys_text, offered
 from harness.tui.dialogs import Confirm, TextScreen, help_lines
 from harness.tui.grid import ZOOMS
@@ -132,7 +133,7 @@ class HarnessApp(Moving):
         action = BY_NAME[name]
         keys = keys_text(self.options.keys[name])
         line: Line = ((f" {name:<18}", "head"), (f"{keys:<17}", "key"), (action.words, "text"))
-        return (*line, (f"   {action.cli}", "dim")) if action.cli else line
+        return (*line, (f"   {action.cli_text}", "dim")) if action.cli else line
 
     def _go_to(self, rank: int) -> None:
         self.moved_ns = self.clock()
@@ -261,6 +262,26 @@ class HarnessApp(Moving):
                 typed=header.run if header.world_size > _MOST_RANKS_WITHOUT_NAME else "",
             ),
             StopRun(why="asked for in the terminal view", signal=0),
+        )
+
+    def action_restart(self) -> None:
+        if not self._may_act():
+            return
+        request = RestartRun(why="asked for in the terminal view")
+        with self.feed.state() as state:
+            accepted, answer = accept(state, request)
+        if not accepted:
+            self.say(f"it would be refused: {answer}")
+            return
+        header = self.shown_view.header
+        self._ask(
+            Confirm(
+                deed=f"Restart run {header.run}?",
+                effect=f"All {header.world_size} ranks are stopped and started again.",
+                cost=answer[:1].upper() + answer[1:] + ".",
+                command=self._command("restart"),
+            ),
+            request,
         )
 
     def _command(self, name: str) -> str:

@@ -5,6 +5,7 @@ A client of its own: leaving it, killing it or losing its terminal never touches
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ from harness.tui.where import Where
 Do = Callable[[Command], tuple[bool, str]]
 
 REFRESH_HZ = 4
+_SHARE = 0.08
+"""Of a core that looking for news may take: a view of very many ranks is made less often."""
 RATES = (0.5, 1, 2, 4, 8)
 WIDE = 110
 SIDE_WIDTH = 48
@@ -88,6 +91,7 @@ class Shell(App[None]):
     `clock` gives wall-clock nanoseconds; without it the feed has its own.
     """
 
+    TITLE = "harness tui"
     ENABLE_COMMAND_PALETTE = False
     CSS = f"""
     Screen {{ background: {BACKGROUND}; layout: vertical; }}
@@ -146,6 +150,8 @@ class Shell(App[None]):
         self._grid_key: tuple[object, ...] = ()
         self._seen: tuple[object, ...] = ()
         self._timer: Timer | None = None
+        self._rested = 0.0
+        """When the next look for news may cost something again."""
         self.moved_ns = 0
         self._culprit: int | None = None
         self.message = ""
@@ -207,7 +213,7 @@ class Shell(App[None]):
         still = self.feed.label == "ENDED" or self.feed.holding
         second = 0 if still else self.clock() // 1_000_000_000
         seen = (self.feed.version, self.logs.version if self.logs else 0, second)
-        if seen != self._seen:
+        if seen != self._seen and time.monotonic() >= self._rested:
             self._seen = seen
             self.show()
 
@@ -218,10 +224,12 @@ class Shell(App[None]):
         """Build the view of this moment and give every area its lines."""
         if not self.is_running or not self.screen_stack:
             return  # a timer may still fire while the app is being taken down
+        begun = time.thread_time()
         try:
             self._draw()
         except Exception as error:  # timers of a screen do not reach the hook below
             self._handle_exception(error)
+        self._rested = time.monotonic() + (time.thread_time() - begun) / _SHARE
 
     def _draw(self) -> None:
         before = self.shown_view

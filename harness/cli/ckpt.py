@@ -39,7 +39,12 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, s
 @_JSON
 def ls(directory: str, as_json: bool) -> None:
     """List the checkpoints in DIR, newest first, and say which do not count and why. Manifests
-    and sizes are looked at, contents are not: that is verify."""
+    and sizes are looked at, contents are not: that is verify.
+
+    \b
+      harness ckpt ls checkpoints
+      harness ckpt ls checkpoints --json | jq '.checkpoints[0].step'
+    """
     root = _root(directory)
     found = checkpointdir.look_at_all(root)
     rest = [path.name for path in checkpointdir.unfinished(root)]
@@ -65,7 +70,12 @@ def ls(directory: str, as_json: bool) -> None:
 @_JSON
 def verify(directory: str, step: int | None, as_json: bool) -> int:
     """Read every file of the checkpoints in DIR and compare it with its manifest. Exit code 1 when
-    one is refused."""
+    one is refused.
+
+    \b
+      harness ckpt verify checkpoints
+      harness ckpt verify checkpoints --step 400
+    """
     root = _root(directory)
     steps = checkpointdir.steps_present(root)
     if step is not None and step not in steps:
@@ -104,7 +114,12 @@ def verify(directory: str, step: int | None, as_json: bool) -> int:
 @_JSON
 def prune(directory: str, keep: int, keep_every: int, dry_run: bool, as_json: bool) -> None:
     """Delete old checkpoints in DIR. Only those whose files are what was written count as kept, the
-    newest two certified ones always stay, and refused ones are left alone."""
+    newest two certified ones always stay, and refused ones are left alone.
+
+    \b
+      harness ckpt prune checkpoints --keep 3 --dry-run
+      harness ckpt prune checkpoints --keep 3 --keep-every 1000
+    """
     root = _root(directory)
     try:
         gone = checkpointdir.prune(

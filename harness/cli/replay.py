@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from harness import journal, runs
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, note, print_json, reading_options
+from harness.cli.reading import (
+    SCHEMA,
+    SETTINGS,
+    ReadingCommand,
+    counted,
+    note,
+    print_json,
+    reading_options,
+)
 from harness.errors import ExitCode, UsageError
 from harness.events import Record
 from harness.incidents import Incident
@@ -65,13 +73,13 @@ def command(
     return ExitCode.OK if alike else ExitCode.SCRIPT_FAILED
 
 
-def _records(found: runs.RunFolder) -> Iterator[Record]:
-    return journal.read(found.journal, on_bad="skip", say=lambda _: None)
+def _records(found: runs.RunFolder, what: str) -> Iterator[Record]:
+    return counted(journal.read(found.journal, on_bad="skip", say=lambda _: None), what)
 
 
 def _moments(found: runs.RunFolder, state: RunState) -> Iterator[Moment]:
     teller = Teller(state)
-    for record in _records(found):
+    for record in _records(found, "reading"):
         yield from teller.take(record)
     yield from teller.end()
 
@@ -89,7 +97,7 @@ def _tell(moments: list[Moment], started_ns: int, speed: float | None) -> None:
 def _again(found: runs.RunFolder) -> RunState:
     from harness.recovery import replay
 
-    return replay(_records(found))
+    return replay(_records(found, "judging again"))
 
 
 def _verdicts(state: RunState) -> list[tuple[str, tuple[int, ...], str]]:

@@ -5,7 +5,14 @@ from pathlib import Path
 import click
 
 from harness import journal, runs
-from harness.cli.reading import SETTINGS, ReadingCommand, note, print_json, reading_options
+from harness.cli.reading import (
+    SETTINGS,
+    ReadingCommand,
+    counted,
+    note,
+    print_json,
+    reading_options,
+)
 from harness.errors import UsageError
 from harness.incidents import Incident
 from harness.state import RunState
@@ -75,7 +82,9 @@ def _page(found: runs.RunFolder | runs.Endpoint, state: RunState) -> str:
             help="give the run's name or directory there",
         )
     history = History()
-    for record in journal.read(found.journal, on_bad="skip", say=lambda _: None):
+    for record in counted(
+        journal.read(found.journal, on_bad="skip", say=lambda _: None), "reading"
+    ):
         history.take(record)
     return page(state, history, version=version())
 

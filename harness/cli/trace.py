@@ -10,7 +10,7 @@ import click
 
 from harness import journal, runs
 from harness.cli.logs import parse_ranks
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, note, reading_options
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, counted, note, reading_options
 from harness.errors import UsageError
 from harness.state import RunState
 from harness.trace import Event, Tracer
@@ -57,7 +57,9 @@ def command(
         note(text)
     chosen = None if ranks is None else parse_ranks(ranks)
     tracer = Tracer(state, ranks=chosen, attempt=attempt)
-    for record in journal.read(found.journal, on_bad="skip", say=lambda _: None):
+    for record in counted(
+        journal.read(found.journal, on_bad="skip", say=lambda _: None), "reading"
+    ):
         tracer.take(record)
     if as_json:
         _write(sys.stdout, tracer.events(), state)

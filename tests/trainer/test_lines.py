@@ -17,7 +17,7 @@ def test_the_breakdown(launch: Launch) -> None:
     done = launch(2, "--pp", "2", "--micro-batches", "4", "--breakdown", "--recompute", "full")
     assert done.codes == [0, 0], done.err
     wanted = (
-        r" tok/s \d+ bubble 0\.\d\d \(ideal 0\.20\) data \d+\.\d% exposed \d+\.\d% peak \d+ MiB"
+        r" tok/s \d+ bubble 0\.\d\d \(formula 0\.20\) data \d+\.\d% exposed \d+\.\d% peak \d+ MiB"
     )
     for line in done.out[0].splitlines()[1:]:
         assert re.search(wanted + "$", line), line

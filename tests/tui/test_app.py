@@ -51,7 +51,8 @@ def test_no_color_draws_every_screen(crashed, tui, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     scene, folder = crashed
     app = tui.app_of(scene, run_dir=folder)
-    lines = tui.drive(app, (80, 24), "enter", "escape", "question_mark", "escape", "4", "6", "1")
+    pages = ("2", "3", "4", "5", "6", "7", "colon", "escape", "slash", "escape", "1")
+    lines = tui.drive(app, (150, 44), "enter", "escape", "question_mark", "escape", *pages)
     assert any(" X  dead" in line for line in lines)
     assert app.return_code in (0, None)
 
@@ -131,6 +132,16 @@ def test_pages_show_logs_and_incidents(crashed, tui):
         assert part in incidents
 
 
+def test_a_tick_while_a_screen_is_being_put_up_breaks_nothing(scenes, tui):
+    app = tui.app_of(scenes.running())
+
+    def put_up() -> None:
+        app.action_help()
+        app.show()
+
+    tui.drive(app, (80, 24), then=put_up)
+
+
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
 def test_leaving_is_exit_code_0(scenes, tui, key):
     app = tui.app_of(scenes.running())
@@ -151,7 +162,7 @@ def test_broken_data_ends_the_app_with_its_error(scenes, tui):
     app = tui.app_of(scenes.running())
     with app.feed.state() as state:
         state.attempts[0].ranks[0].step = None
-    tui.drive(app, (80, 24))
+    tui.drive(app, (80, 24), broken=True)
     assert app.return_code == 70
     assert isinstance(app.bug, TypeError)
 

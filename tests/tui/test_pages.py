@@ -14,23 +14,6 @@ from harness.tui.pages.collectives import groups_of, held_up
 from harness.tui.replay import ReplayFeed
 from harness.tui.where import parse
 
-SIZE = (80, 24)
-PAGE_KEYS = ("1", "2", "3", "4", "5", "6", "7")
-
-
-async def screens(app, tui):
-    """What each of the seven screens shows."""
-    shown = []
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.pause()
-        for key in PAGE_KEYS:
-            await pilot.press(key)
-            await pilot.pause()
-            await pilot.pause()
-            shown.append("\n".join(tui.screen_text(app)))
-    assert app.bug is None
-    return shown
-
 
 @pytest.fixture
 def sources(scenes, tui, tmp_path):
@@ -58,10 +41,10 @@ def sources(scenes, tui, tmp_path):
 
 def test_live_followed_and_replayed_screens_are_equal(sources, tui):
     direct, followed, replayed = sources
-    expected = asyncio.run(screens(direct, tui))
-    assert asyncio.run(screens(followed, tui)) == expected
+    expected = asyncio.run(tui.screens(direct))
+    assert asyncio.run(tui.screens(followed)) == expected
     replayed.feed.label = "LIVE"
-    again = asyncio.run(screens(replayed, tui))
+    again = asyncio.run(tui.screens(replayed))
     beside = expected[0].index("── log")  # which is not of the moment that is replayed
     assert again[0][:beside] == expected[0][:beside]
     assert again[1:] == expected[1:]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.group import call
+
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 LIMIT_SECONDS = 40
 
@@ -94,13 +96,46 @@ def test_terminal_is_given_back(terminal, run_dir, end):
 
 
 def test_small_terminal_without_colour_over_vt100(terminal, run_dir):
+    """All screens, with nothing but ASCII and no colour, where a terminal can least."""
     terminal.size = (60, 18)
-    env = {"NO_COLOR": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    env = {"NO_COLOR": "1", "TERM": "vt100", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     terminal.start("tui", str(run_dir), "--ascii", "--readonly", env=env)
     screen = terminal.wait_for("troubled ranks")
     assert screen.isascii()
     assert "X<" in screen
-    terminal.tmux("send-keys", "S")
-    terminal.wait_for("this view is read-only")
+    for key, words in (
+        ("2", "process groups"),
+        ("3", "stacks of"),
+        ("4", "step=212"),
+        ("5", "metrics"),
+        ("6", "incidents (1)"),
+        ("7", "chaos-allowed"),
+        ("S", "this view is read-only"),
+    ):
+        terminal.tmux("send-keys", key)
+        screen = terminal.wait_for(words)
+        assert screen.isascii()
+        assert "rank 5" in screen.splitlines()[1]
     terminal.tmux("send-keys", "q")
     terminal.wait_for("ended with 0")
+
+
+def test_a_bug_gives_the_terminal_back_and_is_said_in_one_line(terminal, run_dir, tmp_path):
+    env = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "TMPDIR": str(tmp_path)}
+    journal = run_dir / "journal.jsonl"
+    broken = journal.read_bytes().replace(b'"detected_ns":', b'"detected_ns":9999999999999', 1)
+    journal.write_bytes(broken)  # a year that no calendar has
+    terminal.start("tui", str(run_dir), env=env)
+    terminal.wait_for("ended with 70")
+    assert terminal.modes() == "0 0"
+    assert "error: a bug in Harness" in terminal.screen()
+    assert "Traceback" not in terminal.screen()
+
+
+def test_the_run_outlives_a_killed_view(terminal, controller):
+    terminal.start("tui", controller.address, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
+    terminal.wait_for("waiting for nodes")
+    os.kill(int(terminal.pid_file.read_text()), signal.SIGKILL)
+    terminal.wait_for("ended with 137")
+    assert controller.process.poll() is None
+    assert call(["status", controller.address]) in (0, 4)
