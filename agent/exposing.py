@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
+from harness.agent.gpus import Gpus
 from harness.agent.processes import read_stat
 from harness.agent.readings import read_vitals
 from harness.agent.vitals import memory_available
@@ -13,6 +14,7 @@ from harness.agent.workers import Worker
 from harness.config import Job
 from harness.metrics import catalogue as c
 from harness.metrics.catalogue import Sample
+from harness.metrics.gpu import of_gpus
 from harness.version import version
 
 
@@ -21,6 +23,7 @@ async def expose(
     run_dir: Path,
     node_rank: int,
     workers: Callable[[], Collection[Worker]],
+    gpus: Gpus,
     notice: Callable[[str], None],
 ) -> None:
     """Tell metrics for as long as the agent lives, if they are wanted."""
@@ -35,7 +38,10 @@ async def expose(
             address,
             token=job.token,
             run=run_dir.name,
-            take=lambda: here.samples(workers()),
+            take=lambda: [
+                *here.samples(workers()),
+                *of_gpus(str(node_rank), gpus.gpus, gpus.xids),
+            ],
             found_in=run_dir / FOLDER / f"agent{node_rank}.json",
             next_free=True,
         ):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import events as e
-from harness.agent import exposing, marks
+from harness.agent import exposing, gpus, marks
 from harness.agent.workers import Worker
 from harness.config import Job
 
@@ -19,7 +19,9 @@ def of_node(
     notice: Callable[[str], None],
 ) -> list[Coroutine[Any, Any, None]]:
     """Each to be run beside the others."""
+    seen = gpus.Gpus(node_rank, workers, report)
     return [
+        seen.watch(),
         marks.watch(workers, node_rank, report),
-        exposing.expose(job, run_dir, node_rank, workers, notice),
+        exposing.expose(job, run_dir, node_rank, workers, seen, notice),
     ]

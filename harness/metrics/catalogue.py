@@ -145,4 +145,25 @@ PROCESS = (
 )
 """What the client library tells of the agent or controller itself."""
 
-ALL = (*CONTROLLER, *AGENT)
+_GPU = ("node", "gpu", "uuid")
+GPU_UP = _gauge("gpu_up", "0 for a GPU that its driver has lost.", *_GPU)
+GPU_BUSY = _gauge("gpu_busy_ratio", "Share of the last sample in which it computed.", *_GPU)
+GPU_MEMORY_USED = _gauge("gpu_memory_used_bytes", "Memory of the GPU in use.", *_GPU)
+GPU_MEMORY = _gauge("gpu_memory_bytes", "Memory of the GPU.", *_GPU)
+GPU_TEMPERATURE = _gauge("gpu_temperature_celsius", "Temperature of the GPU.", *_GPU)
+GPU_POWER = _gauge("gpu_power_watts", "Power that it draws.", *_GPU)
+GPU_ECC = _counter("gpu_ecc_errors", "Memory errors since its driver was loaded.", *_GPU, "kind")
+GPU_ROWS = _gauge("gpu_remapped_rows", "Rows of memory replaced, by kind of error.", *_GPU, "kind")
+GPU_REMAP_PENDING = _gauge("gpu_remap_pending", "1 while a row waits for a reset.", *_GPU)
+GPU_REMAP_FAILED = _gauge("gpu_remap_failed", "1 when there is no spare row left.", *_GPU)
+GPU_THROTTLED = _gauge("gpu_throttled", "1 while its clocks are held down.", *_GPU, "reason")
+GPU_NVLINK = _counter("gpu_nvlink_errors", "Errors of all of its links.", *_GPU)
+GPU_PCIE = _counter("gpu_pcie_replays", "Packets that had to be sent again.", *_GPU)
+GPU_XIDS = _counter("gpu_xid_errors", "Errors in the kernel log, by number.", *_GPU, "xid")
+
+GPU = (
+    GPU_UP, GPU_BUSY, GPU_MEMORY_USED, GPU_MEMORY, GPU_TEMPERATURE, GPU_POWER, GPU_ECC, GPU_ROWS,
+    GPU_REMAP_PENDING, GPU_REMAP_FAILED, GPU_THROTTLED, GPU_NVLINK, GPU_PCIE, GPU_XIDS,
+)  # fmt: skip
+
+ALL = (*CONTROLLER, *AGENT, *GPU)

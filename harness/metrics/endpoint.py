@@ -207,6 +207,10 @@ class _Server(ThreadingMixIn, WSGIServer):
         log.info("a reader at %s went away", client_address)
 
 
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
 class _Handler(WSGIRequestHandler):
     timeout = _READER_SECONDS
 
@@ -218,9 +222,7 @@ def _listen(address: str, app: Any, tries: int) -> WSGIServer:
     host, _, text = address.rpartition(":")
     host, port = host.strip("[]"), int(text)
     ports = range(port, min(port + tries, 65536)) if port else (0,)
-    server_class = _Server
-    if ":" in host:
-        server_class = type("_Server6", (_Server,), {"address_family": socket.AF_INET6})
+    server_class = _Server6 if ":" in host else _Server
     why = ""
     for each in ports:
         try:
