@@ -113,7 +113,7 @@ def test_the_pages_made_from_the_program_are_whole(site_pages: ModuleType) -> No
     commands = site_pages.commands()
     assert [name for name in COMMANDS if f"## {name} {{#{name}}}" not in commands] == []
     settings = site_pages.settings()
-    assert [each.name for each in SETTINGS if f"| `{each.name}` |" not in settings] == []
+    assert [each.name for each in SETTINGS if f"| <code>{each.name}</code> |" not in settings] == []
     torchrun = site_pages.torchrun_options()
     assert [name for name in REFUSED if f"`--{name.replace('_', '-')}`" not in torchrun] == []
     assert [each.name for each in SETTINGS if each.pet and each.option not in torchrun] == []
