@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 from harness import events as e
 from harness.policy import Policy
-from harness.sightings import Pulse
+from harness.sightings import Pulse, RankArrivals
 from harness.topology import Mesh, NodeRanks
 
 HZ = 4
@@ -61,6 +61,12 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
                 coordinates=tuple(mesh.coordinates(rank).values()),
             )  # fmt: skip
             first += [record(started, source), record(declared, source)]
+    for node in nodes:  # the innermost axis is as long as a node is large
+        made = e.GroupCreated(
+            rank=node.first_rank, pg=str(node.node_rank + 1), pg_desc="mesh_tp",
+            ranks=tuple(node.ranks),
+        )  # fmt: skip
+        first.append(record(made, f"agent:{node.node_rank}"))
     steps = [1] * size
     phases = ["step"] * size
     changed = yield first
@@ -86,4 +92,28 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
                 )  # fmt: skip
             read = e.PulsesRead(node_rank=node.node_rank, pulses=tuple(pulses))
             records.append(record(read, f"agent:{node.node_rank}"))
+            if (turn + node.node_rank) % HZ == 0:
+                records.append(record(_arrivals(node, turn, now_ns), f"agent:{node.node_rank}"))
         changed = yield records
+
+
+def _arrivals(node: NodeRanks, turn: int, now_ns: int) -> e.ArrivalsRead:
+    """A node's ranks came to eight collectives of their group, one after the other."""
+    seqs = tuple(range(turn * 8, turn * 8 + 8))
+    ranks = tuple(
+        RankArrivals(
+            rank=rank,
+            records=seqs,
+            groups=(0,) * 8,
+            seqs=seqs,
+            entered_us=tuple(1000 * at + rank % PER_NODE for at in range(8)),
+        )
+        for rank in node.ranks
+    )
+    return e.ArrivalsRead(
+        node_rank=node.node_rank,
+        base_ns=now_ns,
+        groups=(str(node.node_rank + 1),),
+        ops=("all_reduce",),
+        ranks=ranks,
+    )

@@ -151,7 +151,7 @@ def campaign(
                 break
             cells.append(_cell(plan, out, say))
             if not cells[-1].right:
-                _keep_failing(cells[-1], out, tries, say)
+                keep_failing(cells[-1], out, tries, say)
     except KeyboardInterrupt:
         if not cells:
             raise
@@ -186,8 +186,8 @@ def _cell(plan: Plan, out: Path, say: Say) -> Cell:
     return cell
 
 
-def _keep_failing(cell: Cell, out: Path, tries: int, say: Say) -> None:
-    """Write the smallest plan that is known to fail in the same way."""
+def keep_failing(cell: Cell, out: Path, tries: int, say: Say) -> Path:
+    """Write the smallest plan that is known to fail in the same way; where."""
     wrong = failing(cell)
 
     def fails(plan: Plan) -> bool:
@@ -196,7 +196,9 @@ def _keep_failing(cell: Cell, out: Path, tries: int, say: Say) -> None:
     small = shrink(cell.plan, fails, tries)
     folder = out / "failing"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{cell.plan.name}.toml").write_text(plans.text(small), encoding="utf-8")
+    path = folder / f"{cell.plan.name}.toml"
+    path.write_text(plans.text(small), encoding="utf-8")
+    return path
 
 
 def failing(cell: Cell) -> frozenset[str]:

@@ -16,9 +16,12 @@ from harness.chaos.workloads import Workload
 from harness.faults import ANY
 
 _RESTARTS = ("--max-restarts", "1000")
-_UNTOLD, _SEEN_LATE, _ROOM = 15, 10, 10
+_UNTOLD, _SEEN_LATE, _ROOM = 8, 10, 5
 """Steps that a run goes on after a fault that nothing comes of, and after one that is seen in the
 numbers; and what is added to all of them."""
+_TELLS_STEPS = "mesh"
+"""What workloads have that tell their steps, which go on from a checkpoint; in others each rank
+counts from its start."""
 
 
 def joined(singles: Sequence[Plan], length: int, seed: int) -> Iterator[Plan]:
@@ -56,22 +59,30 @@ def _mixed(singles: Sequence[Plan]) -> list[Plan]:
 
 
 def _steps(chunk: Sequence[Plan]) -> int:
-    """Enough that the run is not over before the last fault has been told: each that is answered
-    by a restart gets it past one more checkpoint."""
-    every = chunk[0].workload.every
-    steps = 2 * every + _ROOM
+    """Enough that the run is not over before the last fault has been told."""
+    one = chunk[0].workload
+    steps = _step(one, len(chunk), 3) + 2 * one.every + _ROOM
     for plan in chunk:
         kind = find(_kind(plan))
-        steps += every + 1 if kind.verdicts and not kind.steps else 0
         steps += _UNTOLD if not kind.verdicts else 0
-        steps += every + _SEEN_LATE if kind.steps else 0
+        steps += _SEEN_LATE if kind.steps else 0
+        # In the others each restart gets the run past one more checkpoint.
+        steps += 0 if _TELLS_STEPS in one.has or not kind.verdicts else one.every
     return steps
+
+
+def _step(one: Workload, number: int, drawn: int) -> int:
+    """Of the fault of that number; all come after a checkpoint, and each after the one before."""
+    return one.every + drawn + (number if _TELLS_STEPS in one.has else 0)
 
 
 def _one(chunk: Sequence[Plan], steps: int, number: int, seed: int) -> Plan:
     one: Workload = chunk[0].workload
     draw = random.Random(f"{one.name} {number} {seed}")
-    faults = tuple(_later(plan.faults[0], one.every, draw) for plan in chunk)
+    faults = tuple(
+        _later(plan.faults[0], _step(one, at, draw.randrange(1, 4)))
+        for at, plan in enumerate(chunk)
+    )
     ranks = {planned.fault.rank for planned in faults} - {ANY}
     return Plan(
         name=f"series{number}-{one.name}",
@@ -82,9 +93,8 @@ def _one(chunk: Sequence[Plan], steps: int, number: int, seed: int) -> Plan:
     )
 
 
-def _later(planned: Planned, every: int, draw: random.Random) -> Planned:
-    """The fault after the one before it, past the next checkpoint: each attempt gets further."""
+def _later(planned: Planned, step: int) -> Planned:
+    """The fault after the one before it."""
     fault = planned.fault
-    step = None if fault.step is None else every + draw.randrange(1, 4)
-    seconds = fault.seconds
-    return Planned(fault=dataclasses.replace(fault, step=step, seconds=seconds), after="before")
+    at = None if fault.step is None else step
+    return Planned(fault=dataclasses.replace(fault, step=at), after="before")

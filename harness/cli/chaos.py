@@ -117,13 +117,16 @@ def _kind_json(kind: Any) -> dict[str, Any]:
 @_OUT
 @click.option("--dry-run", is_flag=True, help="Say what would happen, start nothing.")
 @click.option("--no-calm", is_flag=True, help="Do not run it without faults to compare with.")
+@click.option("--shrink", "tries", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Make a failing plan small, with at most so many runs.")  # fmt: skip
 @_JSON
-def run(plan: str, out: str, dry_run: bool, no_calm: bool, as_json: bool) -> int:
+def run(plan: str, out: str, dry_run: bool, no_calm: bool, tries: int, as_json: bool) -> int:
     """Carry out the PLAN of a file and judge the run: exit code 0 when all was right, else 1.
 
     \b
       harness chaos run plan.toml --dry-run
       harness chaos run plan.toml
+      harness chaos run plan.toml --shrink 6
     """
     from harness.chaos import campaign
     from harness.chaos import plan as plans
@@ -133,9 +136,14 @@ def run(plan: str, out: str, dry_run: bool, no_calm: bool, as_json: bool) -> int
         _tell_plan(found, as_json)
         return 0
     folder = campaign.fresh(Path(out), found.name)
-    judgment = campaign.carry_out(
-        found, folder, calm=not no_calm, say=lambda text: click.echo(text, err=True)
-    )
+
+    def say(text: str) -> None:
+        click.echo(text, err=True)
+
+    judgment = campaign.carry_out(found, folder, calm=not no_calm, say=say)
+    if tries and not judgment.right:
+        cell = campaign.Cell(plan=found, judgment=judgment)
+        say(f"the smallest that fails so: {campaign.keep_failing(cell, Path(out), tries, say)}")
     if as_json:
         print_json({"schema": SCHEMA, **campaign.as_dict(judgment)})
     else:
