@@ -134,7 +134,9 @@ def on_post_build(config: Any) -> None:
                 _without_fonts(path)
             if path.suffix in (".html", ".css", ".svg"):
                 text = path.read_text(encoding="utf-8")
-                found += [f"{path.relative_to(site)}: {what[0]}" for what in _FETCHED.finditer(text)]
+                found += [
+                    f"{path.relative_to(site)}: {what[0]}" for what in _FETCHED.finditer(text)
+                ]
     if found:
         raise PluginError("the site would fetch\n  " + "\n  ".join(found[:20]))
 

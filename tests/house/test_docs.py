@@ -19,7 +19,12 @@ from harness.settings import REFUSED, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-MADE = {"reference/commands.md", "reference/settings.md", "reference/faults.md", "verdicts/index.md"}
+MADE = {
+    "reference/commands.md",
+    "reference/settings.md",
+    "reference/faults.md",
+    "verdicts/index.md",
+}
 """Pages that only the site has, made by scripts/site_pages.py."""
 
 
@@ -131,7 +136,11 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(site)],
         cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://127.0.0.1:9"},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "NO_MKDOCS_2_WARNING": "1",
+            "http_proxy": "http://127.0.0.1:9",
+        },
         capture_output=True,
         text=True,
         check=False,
