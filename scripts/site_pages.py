@@ -1,10 +1,10 @@
-"""The pages of the site that are made from the program itself: commands, settings, faults, verdicts.
+"""The pages of the site that are made from the program: commands, settings, faults, verdicts.
 
-Each function returns Markdown. Only harness is needed; scripts/site_hooks.py puts them into the site.
+Each function returns Markdown. Only harness is needed; site_hooks.py puts them into the site.
 """
 
-import importlib
 import html
+import importlib
 import inspect
 import re
 from collections.abc import Iterable, Sequence
@@ -26,8 +26,8 @@ def commands() -> str:
     """Every command with its options, as `--help` has them."""
     parts = [
         "# All commands",
-        "Made from the program; `harness COMMAND --help` prints the same. What is common to all, and"
-        " the exit codes, stand in [The command line](../cli.md).",
+        "Made from the program; `harness COMMAND --help` prints the same. What is common to all,"
+        " and the exit codes, stand in [The command line](../cli.md).",
     ]
     for name, (module, summary) in COMMANDS.items():
         command = importlib.import_module(module).command
@@ -121,8 +121,8 @@ def faults() -> str:
     """Every kind of fault, by area."""
     parts = [
         "# Kinds of fault",
-        "Made from the program; `harness chaos list` and `harness chaos explain KIND` print the same."
-        " How faults are addressed, planned and judged stands in"
+        "Made from the program; `harness chaos list` and `harness chaos explain KIND` print the"
+        " same. How faults are addressed, planned and judged stands in"
         " [Break it on purpose](../chaos.md).",
     ]
     area = ""

@@ -59,8 +59,8 @@ def test_every_link_leads_somewhere() -> None:
 def typed(text: str) -> Iterator[list[str]]:
     """The lines of code blocks that call harness, as words."""
     for block in re.findall(r"^ *```[^\n]*\n(.*?)^ *```", text, flags=re.M | re.S):
-        for line in block.replace("\\\n", " ").splitlines():
-            line = re.sub(r"^\s*(\$|exec) ", "", line).strip()
+        for written in block.replace("\\\n", " ").splitlines():
+            line = re.sub(r"^\s*(\$|exec) ", "", written).strip()
             if line.startswith("harness ") and not line.startswith("harness | "):
                 command = re.split(r" (?:\||&&?|>)(?: |$)| +# |;", line)[0]
                 yield re.sub(r"[\[\]]|\.\.\.|…", " ", command).split()
