@@ -369,6 +369,23 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="0,1,...",
     ),
     Setting(
+        name="metrics_port",
+        kind="int",
+        default=None,
+        group="Output",
+        at_least=0,
+        help="tell Prometheus metrics: controller at PORT, agents at the next; 0: any free ports",
+        metavar="PORT",
+    ),
+    Setting(
+        name="metrics_addr",
+        kind="text",
+        default="127.0.0.1",
+        group="Output",
+        help="where to tell them; beyond loopback readers must say the run's token",
+        metavar="HOST",
+    ),
+    Setting(
         name="role",
         kind="text",
         default="default",
