@@ -59,8 +59,8 @@ def test_every_link_leads_somewhere() -> None:
 def typed(text: str) -> Iterator[list[str]]:
     """The lines of code blocks that call harness, as words."""
     for block in re.findall(r"^ *```[^\n]*\n(.*?)^ *```", text, flags=re.M | re.S):
-        for line in block.replace("\\\n", " ").splitlines():
-            line = re.sub(r"^\s*(\$|exec) ", "", line).strip()
+        for written in block.replace("\\\n", " ").splitlines():
+            line = re.sub(r"^\s*(\$|exec) ", "", written).strip()
             if line.startswith("harness ") and not line.startswith("harness | "):
                 command = re.split(r" (?:\||&&?|>)(?: |$)| +# |;", line)[0]
                 yield re.sub(r"[\[\]]|\.\.\.|…", " ", command).split()
@@ -118,7 +118,7 @@ def test_the_pages_made_from_the_program_are_whole(site_pages: ModuleType) -> No
     commands = site_pages.commands()
     assert [name for name in COMMANDS if f"## {name} {{#{name}}}" not in commands] == []
     settings = site_pages.settings()
-    assert [each.name for each in SETTINGS if f"| `{each.name}` |" not in settings] == []
+    assert [each.name for each in SETTINGS if f"| <code>{each.name}</code> |" not in settings] == []
     torchrun = site_pages.torchrun_options()
     assert [name for name in REFUSED if f"`--{name.replace('_', '-')}`" not in torchrun] == []
     assert [each.name for each in SETTINGS if each.pet and each.option not in torchrun] == []
