@@ -23,7 +23,8 @@ def command() -> None:
     \b
     harness launch slurm --nodes 4 --gpus 8 --time 24:00:00 train.py --lr 3e-4 > run.sbatch
     harness launch k8s --image me/train:1 --nodes 4 --gpus 8 train.py > run.yaml
-    Options of `harness run` go after --:  harness launch slurm --nodes 4 -- --max-restarts 9 train.py
+    Options of `harness run` go after --, as in
+    harness launch slurm --nodes 4 -- --max-restarts 9 train.py
     """
 
 
