@@ -163,7 +163,8 @@ async def _in_thread(work: Callable[[], T]) -> T:
             done.set_result(cast(T, result))
 
     def run() -> None:
-        result, failed = None, None
+        result: T | None = None
+        failed: Exception | None = None
         try:
             result = work()
         except Exception as error:

@@ -112,17 +112,18 @@ def test_a_storm_of_one_error_is_told_once() -> None:
 
 
 def test_a_driver_that_never_answers_holds_up_nobody() -> None:
-    never = threading.Event()
+    asked, never = threading.Event(), threading.Event()
 
     class Stuck(Nvml):
         def read(self) -> Any:
+            asked.set()
             never.wait()
 
     async def watch() -> None:
         gpus = Gpus(0, tuple, lambda attempt, event: None)
         task = asyncio.create_task(gpus.watch())
-        while not any(thread.name == "nvml" for thread in threading.enumerate()):
-            await asyncio.sleep(0)
+        while not asked.is_set():
+            await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
