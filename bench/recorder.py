@@ -95,6 +95,26 @@ def be_rank(rank: int, port: int, rounds: int, calls: int, only: str) -> None:
     recorder.made(alone, 2, [rank])
     pair = dist.new_group([0, 1])  # marks leave out groups with point-to-point operations
     recorder.made(pair, 3, [0, 1])
+    figures: dict[str, Any] = {}
+    for name, (call, operations) in cases_of(rank, alone, pair).items():
+        if only not in name:
+            continue
+        count = calls if "64 B" in name else max(1, calls // 10)
+        figures[name] = paired(call, operations, rounds, count, on, off, dist.barrier)
+    figures["hook alone"] = hook_alone(recorder)
+    figures["mark"] = mark_alone(marker)
+    figures["heartbeat"] = timed(recorder.operations, 2000)
+    dist.destroy_process_group()
+    if rank == 0:
+        print(json.dumps(figures))
+
+
+def cases_of(rank: int, alone: Any, pair: Any) -> dict[str, tuple[Callable[[], object], int]]:
+    """By name: what is measured, and how many operations it is. `alone` has this rank as its only
+    member, `pair` both."""
+    import torch
+    import torch.distributed as dist
+
     small, large = torch.ones(16), torch.ones(1 << 18)
 
     def ping(tensor: Any) -> Callable[[], object]:
@@ -135,7 +155,7 @@ def be_rank(rank: int, port: int, rounds: int, calls: int, only: str) -> None:
             else:
                 dist.send(rows, 0)
 
-    cases: dict[str, tuple[Callable[[], object], int]] = {
+    return {
         "send + recv, 64 B": (ping(small), 2),
         "send + recv, 1 MiB": (ping(large), 2),
         "batch_isend_irecv, 64 B": (batch, 2),
@@ -146,18 +166,6 @@ def be_rank(rank: int, port: int, rounds: int, calls: int, only: str) -> None:
         "DDP step, 4.2 M parameters": (large_ddp_step, 1),
         "pipeline step, 8 messages of 256 KiB": (pipeline_step, 1),
     }
-    figures: dict[str, Any] = {}
-    for name, (call, operations) in cases.items():
-        if only not in name:
-            continue
-        count = calls if "64 B" in name else max(1, calls // 10)
-        figures[name] = paired(call, operations, rounds, count, on, off, dist.barrier)
-    figures["hook alone"] = hook_alone(recorder)
-    figures["mark"] = mark_alone(marker)
-    figures["heartbeat"] = timed(recorder.operations, 2000)
-    dist.destroy_process_group()
-    if rank == 0:
-        print(json.dumps(figures))
 
 
 class Methods:

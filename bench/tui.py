@@ -3,13 +3,14 @@
 `python bench/tui.py [--ranks 64,1024] [--seconds N] [--write]`
 
 The app runs as it does for a user, in a terminal of its own (a pty, 150x44), and looks for news
-four times a second. A run is made of records as agents write them, 8 ranks a node: before each tick a
-share of the ranks has made a step (`changed`), all nodes report. Two runs of the same length are
+four times a second. A run is made of records as agents write them, 8 ranks a node: before each tick
+a share of the ranks has made a step (`changed`), all nodes report. Two runs of the same length are
 made for each figure:
 - all: records are folded into the model and the screen is drawn;
 - fold: the same without a screen, so that what the run costs any reader is told apart.
 CPU is that of the whole process (getrusage). `screen` is the difference, as a share of one core at
-4 Hz. Bytes are counted at the other end of the pty. `--write` puts the table into
+4 Hz. Bytes are counted where the app
+writes them. Then a replay: two minutes of 1,024 ranks as a journal. `--write` puts the table into
 bench/results/tui.md.
 """
 
@@ -19,11 +20,14 @@ import json
 import os
 import platform
 import pty
+import random
 import resource
 import select
+import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -33,17 +37,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tui_world import HZ, world  # noqa: E402
+
 from harness import events as e  # noqa: E402
-from harness.policy import Policy  # noqa: E402
-from harness.sightings import Pulse  # noqa: E402
-from harness.topology import Mesh, NodeRanks  # noqa: E402
 
 RESULTS = Path(__file__).with_name("results")
-HZ = 4
 WIDTH, HEIGHT = 150, 44
-PER_NODE = 8
-MESHES = {64: (4, 2, 8), 1024: (32, 4, 8), 16384: (256, 8, 8)}
-START_NS = 1_790_000_000_000_000_000
+REPLAYED_SECONDS = 120
 
 
 def main() -> None:
@@ -57,6 +57,7 @@ def main() -> None:
         child(json.loads(options.child))
         return
     lines = table([int(text) for text in options.ranks.split(",")], options.seconds)
+    lines += ["", *replay()]
     print("\n".join(lines))
     if options.write:
         (RESULTS / "tui.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -76,21 +77,61 @@ def table(worlds: list[int], seconds: float) -> list[str]:
         "| ranks | screen | changed | all, ms | fold, ms | screen | bytes a frame | KB/s | MB |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for world in worlds:
+    for size in worlds:
         for page, changed in (
             ("mesh", 0.0), ("mesh", 0.05), ("mesh", 1.0), ("collectives", 1.0), ("metrics", 1.0),
         ):  # fmt: skip
-            job = {"world": world, "page": page, "changed": changed, "seconds": seconds}
+            job = {"world": size, "page": page, "changed": changed, "seconds": seconds}
             drawn, fold = measure({**job, "screen": True}), measure({**job, "screen": False})
             share = (drawn["ms"] - fold["ms"]) * HZ / 1000
             frame = drawn["bytes"] / drawn["ticks"]
             lines.append(
-                f"| {world:,} | {page} | {changed:.0%} | {drawn['ms']:.1f} | {fold['ms']:.1f} "
+                f"| {size:,} | {page} | {changed:.0%} | {drawn['ms']:.1f} | {fold['ms']:.1f} "
                 f"| {share:.1%} | {frame:,.0f} | {frame * HZ / 1000:.1f} "
                 f"| {drawn['rss'] / 1024:.0f} |"
             )
             print(lines[-1], file=sys.stderr)
     return lines
+
+
+def replay() -> list[str]:
+    """How soon a journal of 1,024 ranks is there, and how long the way to a moment takes."""
+    from harness import codec
+    from harness.tui.replay import ReplayFeed
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.jsonl"
+        run = world(1024)
+        with path.open("wb") as file:
+            header = {"schema": 1, "harness": "0", "run": "bench"}
+            file.write(json.dumps(header).encode() + b"\n")
+            for batch in [next(run), *(run.send(0.05) for _ in range(REPLAYED_SECONDS * HZ))]:
+                file.writelines(codec.encode(record) + b"\n" for record in batch)
+        size = path.stat().st_size / 1e6
+        feed = ReplayFeed(path)
+        begun, used = time.monotonic(), cpu()
+        feed.start()
+        while not feed.shown:
+            time.sleep(0.005)
+        first = time.monotonic() - begun
+        while not feed.loaded:
+            time.sleep(0.02)
+        read = cpu() - used
+        feed.playing = False
+        chosen = random.Random(0)
+        took = []
+        for _ in range(40):
+            at_ns = chosen.randrange(feed.tape.first_ns, feed.tape.last_ns)
+            used = time.thread_time()
+            feed.seek(at_ns)
+            took.append((time.thread_time() - used) * 1000)
+        feed.stop()
+    return [
+        f"Replay of {REPLAYED_SECONDS} s of 1,024 ranks ({size:.0f} MB): the first picture after "
+        f"{first:.2f} s, all of",
+        f"it read after {read:.1f} s of CPU; the way to a moment takes "
+        f"{statistics.median(took):.0f} ms of CPU, {max(took):.0f} at most.",
+    ]
 
 
 def measure(job: dict[str, object]) -> dict[str, float]:
@@ -209,81 +250,6 @@ def feed_for(feed: object, run: Iterator[list[e.Record]], ticks: int, changed: f
             feed.take(record)  # type: ignore[attr-defined]
         due += 1 / HZ
         time.sleep(max(0.0, due - time.monotonic()))
-
-
-def world(size: int):  # type: ignore[no-untyped-def]
-    """First the records of a start; then, for each share that is sent, those of a tick."""
-    mesh = Mesh(names=("dp", "pp", "tp"), sizes=MESHES[size])
-    nodes = [
-        NodeRanks(node_rank=at, host=f"host-{at}", first_rank=at * PER_NODE, size=PER_NODE)
-        for at in range(size // PER_NODE)
-    ]
-    now_ns = START_NS
-    seqs: dict[str, int] = {}
-
-    def record(event: e.Event, source: str = "controller", attempt: int = 0) -> e.Record:
-        seqs[source] = seqs.get(source, -1) + 1
-        mono_ns = now_ns - START_NS + 1_000_000_000
-        stamp = e.Stamp(
-            run="bench", attempt=attempt, source=source, seq=seqs[source],
-            wall_ns=now_ns, mono_ns=mono_ns,
-        )  # fmt: skip
-        return e.Record(stamp=stamp, event=event)
-
-    first = [
-        record(
-            e.RunStarted(
-                run="swift-otter-12", command=("train.py",), nnodes=len(nodes), policy=Policy(),
-                chaos_allowed=False, harness_version="0",
-            ),
-            attempt=-1,
-        )
-    ]  # fmt: skip
-    for node in nodes:
-        joined = e.AgentJoined(
-            node_rank=node.node_rank, host=node.host, pid=1, local_world_size=PER_NODE
-        )
-        first.append(record(joined, f"agent:{node.node_rank}", -1))
-    first.append(
-        record(e.AttemptStarted(attempt=0, world_size=size, nodes=tuple(nodes), why="first"))
-    )
-    for node in nodes:
-        for local, rank in enumerate(node.ranks):
-            source = f"agent:{node.node_rank}"
-            started = e.WorkerStarted(
-                rank=rank, local_rank=local, node_rank=node.node_rank, pid=2, launched_by="zygote"
-            )
-            declared = e.MeshDeclared(
-                rank=rank, names=mesh.names, sizes=mesh.sizes,
-                coordinates=tuple(mesh.coordinates(rank).values()),
-            )  # fmt: skip
-            first += [record(started, source), record(declared, source)]
-    steps = [1] * size
-    phases = ["step"] * size
-    changed = yield first
-    turn = 0
-    while True:
-        turn += 1
-        now_ns += 1_000_000_000 // HZ
-        records = []
-        for node in nodes:
-            pulses = []
-            for rank in node.ranks:
-                if changed and (rank * 7919 + turn * 104729) % 1000 < changed * 1000:
-                    steps[rank] = turn + 1
-                    # A cell shows the phase, not the step: so that it really is another one.
-                    phases[rank] = "checkpoint" if phases[rank] == "step" else "step"
-                pulses.append(
-                    Pulse(
-                        rank=rank, step=steps[rank], phase=phases[rank],
-                        heartbeat_ns=now_ns - START_NS, step_ns=now_ns,
-                        loss=5.0 / (1 + turn / 50), tokens=turn * 4096, total_steps=400,
-                        collectives=turn,
-                    )
-                )  # fmt: skip
-            read = e.PulsesRead(node_rank=node.node_rank, pulses=tuple(pulses))
-            records.append(record(read, f"agent:{node.node_rank}"))
-        changed = yield records
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Many plans, one after the other: kinds x workloads x ranks, or drawn from a seed for hours."""
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -14,14 +15,15 @@ from typing import Any
 from harness.chaos import kinds
 from harness.chaos import plan as plans
 from harness.chaos.executor import execute
-from harness.chaos.judge import Judgment, judge
+from harness.chaos.judge import Judgment, from_dict, judge
 from harness.chaos.kinds import Kind
 from harness.chaos.plan import Plan
 from harness.chaos.shrink import shrink
 from harness.chaos.workloads import Workload
-from harness.errors import HarnessError, NodeFailure
+from harness.errors import HarnessError, NodeFailure, UsageError
 
 Say = Callable[[str], None]
+_JUDGED = "judgment.json"
 _DONE = "done"
 """Marks a run without faults that has succeeded."""
 
@@ -45,7 +47,7 @@ def carry_out(plan: Plan, folder: Path, *, calm: bool = True, say: Say) -> Judgm
     compare = without_faults(plan, folder.parent, say) if calm and done.code == 0 else None
     judgment = judge(done, compare)
     (folder / "plan.toml").write_text(plans.text(plan), encoding="utf-8")
-    (folder / "judgment.json").write_text(json.dumps(as_dict(judgment), indent=1) + "\n")
+    (folder / _JUDGED).write_text(json.dumps(as_dict(judgment), indent=1) + "\n")
     return judgment
 
 
@@ -132,22 +134,40 @@ def soak(workloads: Sequence[Workload], faults: int, seed: int) -> Iterator[Plan
 def campaign(
     given: Iterable[Plan], out: Path, *, seconds: float | None = None, tries: int = 0, say: Say
 ) -> list[Cell]:
-    """Carry out `given` until none is left or `seconds` have gone. Failing plans are written to
-    `out`/failing, each shrunk with at most `tries` runs. Ctrl-C ends it with what there is."""
+    """Carry out `given` until none is left or `seconds` have gone; what is judged in `out` already
+    is not done again. Failing plans are written to `out`/failing, each shrunk with at most `tries`
+    runs. Ctrl-C ends it with what there is."""
     cells: list[Cell] = []
     ends = None if seconds is None else time.monotonic() + seconds
     try:
         for plan in given:
-            if ends is not None and time.monotonic() > ends:
+            earlier = _earlier(plan, out)
+            if earlier is not None:
+                cells.append(earlier)
+                continue
+            if ends is not None and time.monotonic() >= ends:
+                if isinstance(given, Sequence):
+                    continue  # what comes later may be judged already
                 break
             cells.append(_cell(plan, out, say))
             if not cells[-1].right:
-                _keep_failing(cells[-1], out, tries, say)
+                keep_failing(cells[-1], out, tries, say)
     except KeyboardInterrupt:
         if not cells:
             raise
         say("interrupted: this is what was done until now")
     return cells
+
+
+def _earlier(plan: Plan, out: Path) -> Cell | None:
+    """What an earlier campaign in `out` found for this very plan; the newest, where several did."""
+    for folder in sorted(out.glob(f"{plan.name}*"), key=lambda each: (len(each.name), each.name)):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UsageError):
+            if plans.read(folder / "plan.toml") == plan:
+                return Cell(
+                    plan=plan, judgment=from_dict(json.loads((folder / _JUDGED).read_text()))
+                )
+    return None
 
 
 def _cell(plan: Plan, out: Path, say: Say) -> Cell:
@@ -166,8 +186,8 @@ def _cell(plan: Plan, out: Path, say: Say) -> Cell:
     return cell
 
 
-def _keep_failing(cell: Cell, out: Path, tries: int, say: Say) -> None:
-    """Write the smallest plan that is known to fail in the same way."""
+def keep_failing(cell: Cell, out: Path, tries: int, say: Say) -> Path:
+    """Write the smallest plan that is known to fail in the same way; where."""
     wrong = failing(cell)
 
     def fails(plan: Plan) -> bool:
@@ -176,7 +196,9 @@ def _keep_failing(cell: Cell, out: Path, tries: int, say: Say) -> None:
     small = shrink(cell.plan, fails, tries)
     folder = out / "failing"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{cell.plan.name}.toml").write_text(plans.text(small), encoding="utf-8")
+    path = folder / f"{cell.plan.name}.toml"
+    path.write_text(plans.text(small), encoding="utf-8")
+    return path
 
 
 def failing(cell: Cell) -> frozenset[str]:

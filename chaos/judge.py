@@ -5,8 +5,9 @@ what came.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from harness.chaos import kinds
 from harness.chaos.executor import Executed
@@ -79,6 +80,16 @@ class Judgment:
     def check(self, name: str) -> bool | None:
         """The answer to one question."""
         return next((check.ok for check in self.checks if check.name == name), None)
+
+
+def from_dict(raw: Mapping[str, Any]) -> Judgment:
+    """One that was written as `dataclasses.asdict` has it, and perhaps more. Raises KeyError or
+    TypeError where it was not."""
+    known = {each.name: raw[each.name] for each in fields(Judgment)}
+    rows = [Row(**{**row, "ranks": tuple(row["ranks"])}) for row in known["rows"]]
+    checks = [Check(**check) for check in known["checks"]]
+    known |= {"rows": tuple(rows), "checks": tuple(checks), "ranks": tuple(known["ranks"])}
+    return Judgment(**known)
 
 
 @dataclass(slots=True)

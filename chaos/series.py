@@ -8,6 +8,7 @@ compared with one run without faults. What must stop a run is done alone.
 import dataclasses
 import random
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from harness.chaos.kinds import find
 from harness.chaos.plan import Guard, Plan, Planned
@@ -15,26 +16,29 @@ from harness.chaos.workloads import Workload
 from harness.faults import ANY
 
 _RESTARTS = ("--max-restarts", "1000")
-_UNTOLD, _SEEN_LATE, _ROOM = 15, 10, 10
+_UNTOLD, _SEEN_LATE, _ROOM = 8, 10, 5
 """Steps that a run goes on after a fault that nothing comes of, and after one that is seen in the
 numbers; and what is added to all of them."""
+_TELLS_STEPS = "mesh"
+"""What workloads have that tell their steps, which go on from a checkpoint; in others each rank
+counts from its start."""
 
 
 def joined(singles: Sequence[Plan], length: int, seed: int) -> Iterator[Plan]:
     """`singles`, each with one fault, as runs of up to `length` faults; those that end a run stay
     as they are."""
-    names = list(dict.fromkeys(plan.workload.name for plan in singles))
-    for name in names:
+    runs: list[list[Plan]] = []
+    alone: list[list[Plan]] = []
+    for name in dict.fromkeys(plan.workload.name for plan in singles):
         mine = [plan for plan in singles if plan.workload.name == name]
         going = _mixed([plan for plan in mine if not find(_kind(plan)).ends])
         chunks = [going[first : first + length] for first in range(0, len(going), length)]
         steps = max((_steps(chunk) for chunk in chunks), default=0)
-        for number, chunk in enumerate(chunks):
-            yield _one(chunk, steps, number, seed)
-    for name in names:
-        for plan in singles:
-            if plan.workload.name == name and find(_kind(plan)).ends:
-                yield plan
+        runs.append([_one(chunk, steps, number, seed) for number, chunk in enumerate(chunks)])
+        alone.append(_mixed([plan for plan in mine if find(_kind(plan)).ends]))
+    # Workloads in turn: a campaign that is cut short has seen all of them.
+    for found in (runs, alone):
+        yield from (plan for turn in zip_longest(*found) for plan in turn if plan is not None)
 
 
 def _kind(plan: Plan) -> str:
@@ -55,22 +59,30 @@ def _mixed(singles: Sequence[Plan]) -> list[Plan]:
 
 
 def _steps(chunk: Sequence[Plan]) -> int:
-    """Enough that the run is not over before the last fault has been told: each that is answered
-    by a restart gets it past one more checkpoint."""
-    every = chunk[0].workload.every
-    steps = 2 * every + _ROOM
+    """Enough that the run is not over before the last fault has been told."""
+    one = chunk[0].workload
+    steps = _step(one, len(chunk), 3) + 2 * one.every + _ROOM
     for plan in chunk:
         kind = find(_kind(plan))
-        steps += every + 1 if kind.verdicts and not kind.steps else 0
         steps += _UNTOLD if not kind.verdicts else 0
-        steps += every + _SEEN_LATE if kind.steps else 0
+        steps += _SEEN_LATE if kind.steps else 0
+        # In the others each restart gets the run past one more checkpoint.
+        steps += 0 if _TELLS_STEPS in one.has or not kind.verdicts else one.every
     return steps
+
+
+def _step(one: Workload, number: int, drawn: int) -> int:
+    """Of the fault of that number; all come after a checkpoint, and each after the one before."""
+    return one.every + drawn + (number if _TELLS_STEPS in one.has else 0)
 
 
 def _one(chunk: Sequence[Plan], steps: int, number: int, seed: int) -> Plan:
     one: Workload = chunk[0].workload
     draw = random.Random(f"{one.name} {number} {seed}")
-    faults = tuple(_later(plan.faults[0], one.every, draw) for plan in chunk)
+    faults = tuple(
+        _later(plan.faults[0], _step(one, at, draw.randrange(1, 4)))
+        for at, plan in enumerate(chunk)
+    )
     ranks = {planned.fault.rank for planned in faults} - {ANY}
     return Plan(
         name=f"series{number}-{one.name}",
@@ -81,9 +93,8 @@ def _one(chunk: Sequence[Plan], steps: int, number: int, seed: int) -> Plan:
     )
 
 
-def _later(planned: Planned, every: int, draw: random.Random) -> Planned:
-    """The fault after the one before it, past the next checkpoint: each attempt gets further."""
+def _later(planned: Planned, step: int) -> Planned:
+    """The fault after the one before it."""
     fault = planned.fault
-    step = None if fault.step is None else every + draw.randrange(1, 4)
-    seconds = fault.seconds
-    return Planned(fault=dataclasses.replace(fault, step=step, seconds=seconds), after="before")
+    at = None if fault.step is None else step
+    return Planned(fault=dataclasses.replace(fault, step=at), after="before")

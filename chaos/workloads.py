@@ -87,6 +87,11 @@ BUILT_IN: dict[str, Workload] = {
         _trainer("fsdp4", "--dp 4 --dp-shard 4", 4),
         _trainer("tp2pp2dp2", "--tp 2 --pp 2 --dp 2 --micro-batches 2", 8, "replicas"),
         _trainer("pp4dp2", "--pp 4 --dp 2 --micro-batches 4", 8, "replicas"),
+        _trainer("hsdp4", "--dp 4 --dp-shard 2", 4, "replicas"),
+        _trainer("interleaved2", "--pp 2 --micro-batches 4 --schedule interleaved", 2),
+        _trainer("zbv2", "--pp 2 --micro-batches 4 --schedule zbv", 2),
+        _trainer("cp2", "--cp 2", 2),
+        _trainer("ep2", "--experts 4 --dp-shard 2 --ep 2", 2),
     )
 }
 

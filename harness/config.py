@@ -71,11 +71,23 @@ class Job:
     """Folders whose checkpoint files are looked at."""
     digest_exclude: tuple[str, ...] = ()
     """Patterns of names of tensors that digests leave alone."""
+    metrics_addr: str = "127.0.0.1"
+    metrics_port: int = -1
+    """Of the controller; agents take the next one. 0: any free ones, -1: no metrics."""
     cwd: str
 
     @property
     def run_dir(self) -> Path:
         return Path(self.runs_dir) / self.run
+
+    def metrics_at(self, *, agent: bool) -> str:
+        """HOST:PORT for the metrics of the agent or the controller; empty: none are wanted."""
+        if self.metrics_port < 0:
+            return ""
+        host = f"[{self.metrics_addr}]" if ":" in self.metrics_addr else self.metrics_addr
+        return (
+            f"{host}:{self.metrics_port + 1 if agent and self.metrics_port else self.metrics_port}"
+        )
 
     def write(self, path: Path | str) -> None:
         """Write it as JSON, readable by its owner alone: it may hold the token."""

@@ -102,6 +102,10 @@ RULES: tuple[Rule, ...] = (
         "use --zero 1",
     ),
     Rule(
+        lambda c: c.parallel.zero != "auto" and c.parallel.dp_shard * c.parallel.cp == 1,
+        "--zero {p.zero} splits over --dp-shard, which is 1; give it the data-parallel ranks",
+    ),
+    Rule(
         lambda c: bool(c.parallel.dp and c.parallel.dp % c.parallel.dp_shard),
         "--dp-shard {p.dp_shard}: dp {p.dp} is not a multiple of it",
     ),

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
@@ -60,13 +59,8 @@ class LossScale:
 
 _LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 _FORMATS = (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float8_e5m2)  # input, weight, gradient
-
-
-def _round(x: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
-    """x as 8 bit can hold it with this scale, in its own dtype again."""
-    top = _LARGEST[dtype]
-    wide = (x.float() * scale).clamp(-top, top)
-    return (wide.to(dtype).float() / scale).to(x.dtype)
+_ALIGNED = 16
+"""Sizes of an 8-bit matrix product on a GPU are multiples of this."""
 
 
 def _amax(x: torch.Tensor) -> torch.Tensor:
@@ -74,37 +68,67 @@ def _amax(x: torch.Tensor) -> torch.Tensor:
     return local.detach().abs().max() if local.numel() else local.new_zeros(())
 
 
+def native(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the device multiplies these in 8 bit: Ada, Hopper and later do."""
+    if isinstance(a, DTensor) or a.device.type != "cuda":
+        return False
+    fits = not any(size % _ALIGNED for size in (*a.shape, *b.shape))
+    return fits and torch.cuda.get_device_capability(a.device) >= (8, 9)
+
+
+def _times(a: torch.Tensor, b: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """a b^T / scale of 8-bit a (m, k) and b (n, k), in `dtype`.
+
+    Without hardware for it the same values are multiplied in `dtype`: all of them exist there, and
+    sums are in single precision in both.
+    """
+    if native(a, b):
+        whole = torch.full((), 1 / scale, device=a.device)
+        one = torch.ones((), device=a.device)
+        out: torch.Tensor = torch._scaled_mm(
+            a.contiguous(), b.contiguous().t(), scale_a=whole, scale_b=one, out_dtype=dtype
+        )
+        return out
+    product: torch.Tensor = a.to(dtype) @ b.to(dtype).t() / scale
+    return product
+
+
 class _Product(torch.autograd.Function):
-    """x W^T with x, W and the gradient rounded to 8 bit; products and sums in 16 and 32."""
+    """x W^T with x, W and the gradient in 8 bit. What is kept for the backward pass is too."""
 
     @staticmethod
     def forward(
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Float8Linear
     ) -> torch.Tensor:
-        rounded = layer.rounded(0, x), layer.rounded(1, weight)
-        ctx.save_for_backward(*rounded)
-        ctx.layer = layer
-        return F.linear(*rounded)
+        (rows, one), (columns, two) = layer.rounded(0, x.flatten(0, -2)), layer.rounded(1, weight)
+        ctx.save_for_backward(rows, columns)
+        ctx.layer, ctx.scales, ctx.shape = layer, (one, two), x.shape
+        return _times(rows, columns, one * two, x.dtype).view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        grad = ctx.layer.rounded(2, grads[0])
-        return grad @ weight, grad.flatten(0, -2).mT @ x.flatten(0, -2), None
+        rows, columns = ctx.saved_tensors
+        dtype = grads[0].dtype
+        grad, scale = ctx.layer.rounded(2, grads[0].flatten(0, -2))
+        one, two = ctx.scales
+        grad_x = _times(grad, columns.t(), scale * two, dtype).view(ctx.shape)
+        return grad_x, _times(grad.t(), rows.t(), scale * one, dtype), None
 
 
 class Float8Linear(nn.Linear):
     """A linear layer in E4M3, its gradients in E5M2 (Micikevicius et al. 2022, arXiv:2209.05433).
 
-    The values are those of 8-bit hardware; the products run in 16 bit, so this shows what 8 bit
-    does to the training and is no faster.
+    On a GPU that can, the products run in 8 bit; elsewhere, and under tensor parallel, the values
+    are those of 8 bit and the products run in 16, which shows what the format does and saves no
+    time.
     """
 
     name: str
     scales: Scales
 
-    def rounded(self, kind: int, x: torch.Tensor) -> torch.Tensor:
-        """x in its 8-bit format, noting its largest value for the steps to come."""
+    def rounded(self, kind: int, x: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """x times a scale in its 8-bit format, and the scale; notes x's largest value for the steps
+        to come."""
         amax = _amax(x)
         seen = self.scales.current.setdefault(self.name, [amax.new_zeros(()) for _ in range(3)])
         seen[kind] = torch.maximum(seen[kind], amax.to(seen[kind].dtype))
@@ -112,7 +136,7 @@ class Float8Linear(nn.Linear):
         dtype = _FORMATS[kind]
         # A power of two changes no mantissa.
         scale = 2.0 ** math.floor(math.log2(_LARGEST[dtype] / top)) if top else 1.0
-        return _round(x, scale, dtype)
+        return (x.float() * scale).clamp(-_LARGEST[dtype], _LARGEST[dtype]).to(dtype), scale
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = _Product.apply(x, self.weight, self)  # type: ignore[no-untyped-call]

@@ -31,6 +31,11 @@ class Action:
     cli: str = ""
 
     @property
+    def cli_text(self) -> str:
+        """The command line as it is shown, without a rank of its own."""
+        return self.cli.format(rank="RANK")
+
+    @property
     def deed(self) -> bool:
         """Whether it changes the run."""
         return self.group == "change"
@@ -109,7 +114,7 @@ ACTIONS: tuple[Action, ...] = (
         name="copy", keys="y", call="copy", words="copy what stands under the cursor", group="look"
     ),
     Action(
-        name="write", keys="w", call="write", words="write this screen as SVG and text",
+        name="write", keys="w", call="write", words="write this screen as SVG",
         group="look",
     ),
     Action(name="mute", keys="m", call="mute", words="no bell at incidents", group="look"),
@@ -144,6 +149,10 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         name="inject", keys="X", call="inject", words="inject a fault, where chaos is allowed",
         group="change", cli="harness inject kill --rank {rank}",
+    ),
+    Action(
+        name="restart", keys="R", call="restart", words="restart from the newest checkpoint",
+        group="change", cli="harness restart",
     ),
     Action(
         name="stop", keys="S", call="stop_run", words="stop the run", group="change",

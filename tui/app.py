@@ -1,6 +1,7 @@
 """The terminal app: what each key does beyond moving. The keys stand in `harness.tui.actions`."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -8,7 +9,8 @@ from textual.binding import Binding, BindingType
 
 from harness.errors import UsageError
 from harness.faults import Fault, when, whom
-from harness.orders import Command, Inject, ShowStacks, StopRun
+from harness.orders import Command, Inject, RestartRun, ShowStacks, StopRun
+from harness.recovery import accept
 from harness.tui.actions import ACTIONS, BY_NAME, keys_text, offered
 from harness.tui.dialogs import Confirm, TextScreen, help_lines
 from harness.tui.grid import ZOOMS
@@ -36,15 +38,9 @@ class HarnessApp(Moving):
         for action in ACTIONS
     ]
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def on_mount(self) -> None:  # Textual calls that of Shell too
         changed = {n: keys for n, keys in self.options.keys.items() if keys != BY_NAME[n].keys}
         self.set_keymap({name: keys or _NO_KEY for name, keys in changed.items()})
-
-    @property
-    def may_change(self) -> bool:
-        """Whether the run can be changed from here at all."""
-        return self.do is not None and not self.options.readonly
 
     @property
     def _replay(self) -> ReplayFeed | None:
@@ -132,7 +128,7 @@ class HarnessApp(Moving):
         action = BY_NAME[name]
         keys = keys_text(self.options.keys[name])
         line: Line = ((f" {name:<18}", "head"), (f"{keys:<17}", "key"), (action.words, "text"))
-        return (*line, (f"   {action.cli}", "dim")) if action.cli else line
+        return (*line, (f"   {action.cli_text}", "dim")) if action.cli else line
 
     def _go_to(self, rank: int) -> None:
         self.moved_ns = self.clock()
@@ -190,7 +186,7 @@ class HarnessApp(Moving):
         if not self.options.files:
             self.say("no files are written from a browser")
             return
-        run = self.shown_view.header.run or "run"
+        run = re.sub(r"[^A-Za-z0-9-]", "_", self.shown_view.header.run) or "run"
         path = Path(f"{run}-{self.page}.svg")
         try:
             path.write_text(self.export_screenshot(), encoding="utf-8")
@@ -261,6 +257,26 @@ class HarnessApp(Moving):
                 typed=header.run if header.world_size > _MOST_RANKS_WITHOUT_NAME else "",
             ),
             StopRun(why="asked for in the terminal view", signal=0),
+        )
+
+    def action_restart(self) -> None:
+        if not self._may_act():
+            return
+        request = RestartRun(why="asked for in the terminal view")
+        with self.feed.state() as state:
+            accepted, answer = accept(state, request)
+        if not accepted:
+            self.say(f"it would be refused: {answer}")
+            return
+        header = self.shown_view.header
+        self._ask(
+            Confirm(
+                deed=f"Restart run {header.run}?",
+                effect=f"All {header.world_size} ranks are stopped and started again.",
+                cost=answer[:1].upper() + answer[1:] + ".",
+                command=self._command("restart"),
+            ),
+            request,
         )
 
     def _command(self, name: str) -> str:

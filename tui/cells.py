@@ -143,6 +143,7 @@ class _RankJudge:
     ) -> None:
         self.first_failing = frozenset(incident.verdict.first_failing) if incident else frozenset()
         self.victims = frozenset(incident.verdict.victims) if incident else frozenset()
+        self.blamed = incident is not None
         self.culprit_state: CellState = "dead"
         if incident is not None:
             self.culprit_state = _STATE_OF_FAMILY.get(incident.verdict.family, "dead")
@@ -161,6 +162,8 @@ class _RankJudge:
         }
 
     def judge(self, rank: RankState) -> CellState:
+        if rank.status == "running" and not self.blamed:
+            return self._alive(rank)  # nearly all, nearly always
         if rank.rank in self.first_failing:
             return self.culprit_state
         if rank.status == "not_started":

@@ -50,7 +50,7 @@ _FILTER = (
 
 def _help_line(action: Action, keys: Mapping[str, str]) -> Line:
     line: Line = ((f"  {keys_text(keys[action.name]):<16}", "key"), (action.words, "text"))
-    return (*line, (f"   {action.cli}", "dim")) if action.cli else line
+    return (*line, (f"   {action.cli_text}", "dim")) if action.cli else line
 
 
 INPUT_CSS = """
@@ -102,6 +102,8 @@ class TextScreen(ModalScreen[None]):
 
     def show(self) -> None:
         """Draw what `content` says now."""
+        if not self.query("#text"):
+            return  # it is being put up, and a tick of the app has come first
         self.query_one("#text_title", LinesView).show_lines([self._title()])
         lines = self._content()
         width = max((sum(len(text) for text, _ in line) for line in lines), default=0)

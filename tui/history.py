@@ -98,12 +98,16 @@ class History:
         points: list[Point] = []
         before: Sample | None = None
         for sample in self.samples:
-            if before is None or sample.attempt != before.attempt or count(sample) < count(before):
+            now = count(sample)
+            if before is None or sample.attempt != before.attempt or now < count(before):
                 before = sample
+                continue
+            if now and not count(before):
+                before = sample  # the script has said where it goes on from
                 continue
             seconds = (sample.at_ns - before.at_ns) / 1e9
             if seconds >= 1.0:
-                points.append(Point(sample.at_ns, (count(sample) - count(before)) / seconds))
+                points.append(Point(sample.at_ns, (now - count(before)) / seconds))
                 before = sample
         return points if any(point.value for point in points) else []
 

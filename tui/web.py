@@ -4,6 +4,7 @@ textual-serve does the work. Of ours is what it lacks: only loopback, only pages
 ourselves (any page that a browser shows may open a socket to this machine), no font from elsewhere.
 """
 
+import asyncio
 import shlex
 import socket
 from collections.abc import Sequence
@@ -27,6 +28,24 @@ class LoopbackServer(Server):
         super().__init__(
             command, host=HOST, port=port, title="harness tui", templates_path=_TEMPLATES
         )
+
+        self._tabs: set[asyncio.Task[object]] = set()
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        tab = asyncio.current_task()
+        assert tab is not None
+        self._tabs.add(tab)
+        try:
+            return await super().handle_websocket(request)
+        finally:
+            self._tabs.discard(tab)
+
+    async def on_shutdown(self, app: web.Application) -> None:
+        """Ends the app of every open tab, or they would outlive us."""
+        tabs = list(self._tabs)
+        for tab in tabs:
+            tab.cancel()
+        await asyncio.gather(*tabs, return_exceptions=True)
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()

@@ -66,6 +66,9 @@ def main(args: Sequence[str] | None = None) -> None:
     if arguments in ([], ["-h"], ["--help"]) and not completing:
         print(help_text())  # click alone would take longer to import than all the rest
         sys.exit(0)
-    from harness.cli.group import call
+    try:
+        from harness.cli.group import call
 
-    sys.exit(call(arguments))
+        sys.exit(call(arguments))
+    except KeyboardInterrupt:  # while it was being imported
+        sys.exit(130)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from harness.cli.inject import complete_kinds
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import UsageError
 from harness.topology import ranks_name
@@ -40,7 +41,12 @@ _OUT = click.option(
 )
 @_JSON
 def list_(as_json: bool) -> None:
-    """List all kinds of fault, and what must be said of each."""
+    """List all kinds of fault, and what must be said of each.
+
+    \b
+      harness chaos list
+      harness chaos list --json | jq '.kinds[].name'
+    """
     from harness.chaos import kinds
 
     found = kinds.everything()
@@ -58,10 +64,14 @@ def list_(as_json: bool) -> None:
 @command.command(
     "explain", cls=ReadingCommand, context_settings=SETTINGS, short_help="One kind, in full."
 )
-@click.argument("kind")
+@click.argument("kind", shell_complete=complete_kinds)
 @_JSON
 def explain(kind: str, as_json: bool) -> None:
-    """Tell what KIND does, what it needs, and what must come of it."""
+    """Tell what KIND does, what it needs, and what must come of it.
+
+    \b
+      harness chaos explain loader_stuck
+    """
     from harness.chaos import kinds
 
     found = kinds.find(kind)
@@ -107,9 +117,17 @@ def _kind_json(kind: Any) -> dict[str, Any]:
 @_OUT
 @click.option("--dry-run", is_flag=True, help="Say what would happen, start nothing.")
 @click.option("--no-calm", is_flag=True, help="Do not run it without faults to compare with.")
+@click.option("--shrink", "tries", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Make a failing plan small, with at most so many runs.")  # fmt: skip
 @_JSON
-def run(plan: str, out: str, dry_run: bool, no_calm: bool, as_json: bool) -> int:
-    """Carry out the PLAN of a file and judge the run: exit code 0 when all was right, else 1."""
+def run(plan: str, out: str, dry_run: bool, no_calm: bool, tries: int, as_json: bool) -> int:
+    """Carry out the PLAN of a file and judge the run: exit code 0 when all was right, else 1.
+
+    \b
+      harness chaos run plan.toml --dry-run
+      harness chaos run plan.toml
+      harness chaos run plan.toml --shrink 6
+    """
     from harness.chaos import campaign
     from harness.chaos import plan as plans
 
@@ -118,9 +136,14 @@ def run(plan: str, out: str, dry_run: bool, no_calm: bool, as_json: bool) -> int
         _tell_plan(found, as_json)
         return 0
     folder = campaign.fresh(Path(out), found.name)
-    judgment = campaign.carry_out(
-        found, folder, calm=not no_calm, say=lambda text: click.echo(text, err=True)
-    )
+
+    def say(text: str) -> None:
+        click.echo(text, err=True)
+
+    judgment = campaign.carry_out(found, folder, calm=not no_calm, say=say)
+    if tries and not judgment.right:
+        cell = campaign.Cell(plan=found, judgment=judgment)
+        say(f"the smallest that fails so: {campaign.keep_failing(cell, Path(out), tries, say)}")
     if as_json:
         print_json({"schema": SCHEMA, **campaign.as_dict(judgment)})
     else:
@@ -184,14 +207,21 @@ def _tell(judgment: Any) -> None:
 @click.option("--shrink", "tries", type=click.IntRange(min=0), default=0, show_default=True,
               help="Make failing plans small, with at most so many runs for each.")  # fmt: skip
 @click.option("--report", metavar="FILE", help="Write the Markdown there too.")
+@click.option("--resume", metavar="DIR", help="Go on with that campaign: judged is not done again.")
 @click.option("--dry-run", is_flag=True, help="Say which runs there would be, start none.")
 @_OUT
 @_JSON
-def campaign_(out: str, as_json: bool, dry_run: bool, report: str | None, **given: Any) -> int:
+def campaign_(
+    out: str, as_json: bool, dry_run: bool, report: str | None, resume: str | None, **given: Any
+) -> int:
     """Run many plans and judge each: kinds x workloads x ranks, or drawn from a seed for hours.
 
     Writes DIR/report.md, DIR/junit.xml and each failing plan to DIR/failing. Exit code 0 when all
     runs were right, else 1.
+
+    \b
+      harness chaos campaign --kinds kill,stop --workloads ddp --ranks 0,1
+      harness chaos campaign --hours 8 --faults 2 --shrink 6
     """
     from harness.chaos import campaign, tables
 
@@ -208,12 +238,16 @@ def campaign_(out: str, as_json: bool, dry_run: bool, report: str | None, **give
     seconds = [
         s for s in (_times(given["hours"], 3600), _times(given["minutes"], 60)) if s is not None
     ]
-    folder = campaign.fresh(Path(out), "campaign")
+    if resume is not None and not Path(resume).is_dir():
+        raise UsageError(f"--resume {resume}: no such folder")
+    folder = campaign.fresh(Path(out), "campaign") if resume is None else Path(resume)
     cells = campaign.campaign(
         plans, folder, seconds=min(seconds, default=None), tries=given["tries"],
         say=lambda text: click.echo(text, err=True),
     )  # fmt: skip
     if not cells:
+        if min(seconds, default=None) == 0:
+            raise UsageError(f"nothing is judged in {folder} yet")
         raise UsageError("no kind fits", help="harness chaos explain KIND tells what it needs")
     text = tables.markdown(cells, _typed(given, report))
     (folder / "junit.xml").write_text(tables.junit(cells), encoding="utf-8")
@@ -266,11 +300,11 @@ def _plans(
     if nproc is not None:
         ones = [dataclasses.replace(one, nproc=nproc) for one in ones]
     if combined:
-        return iter([plan for one in ones for plan in combinations.plans(one, seed)])
+        return [plan for one in ones for plan in combinations.plans(one, seed)]
     if hours is not None:
         return campaign.soak(ones, faults, seed)
     singles = campaign.matrix(chosen, ones, whole_numbers(ranks or ""), seed)
-    return joined(singles, series, seed) if series > 1 else iter(singles)
+    return list(joined(singles, series, seed)) if series > 1 else singles
 
 
 @command.command(
@@ -282,7 +316,11 @@ def _plans(
 def replay(plan: str, out: str, as_json: bool) -> int:
     """Carry out a plan that was kept (DIR/failing/NAME.toml, or the folder of its run) once more,
     with the same seed. Exit code 0 when the run is judged as it was, or is right where that is not
-    known."""
+    known.
+
+    \b
+      harness chaos replay chaos-runs/failing/kill-ddp-r1.toml
+    """
     from harness.chaos import campaign
     from harness.chaos import plan as plans
 

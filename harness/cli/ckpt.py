@@ -10,8 +10,7 @@ from harness import checkpointdir
 from harness.checkpointdir import Found
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import ExitCode, UsageError
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from harness.sizes import size_text
 
 
 @click.group("ckpt", invoke_without_command=True, context_settings=SETTINGS)
@@ -39,7 +38,12 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, s
 @_JSON
 def ls(directory: str, as_json: bool) -> None:
     """List the checkpoints in DIR, newest first, and say which do not count and why. Manifests
-    and sizes are looked at, contents are not: that is verify."""
+    and sizes are looked at, contents are not: that is verify.
+
+    \b
+      harness ckpt ls checkpoints
+      harness ckpt ls checkpoints --json | jq '.checkpoints[0].step'
+    """
     root = _root(directory)
     found = checkpointdir.look_at_all(root)
     rest = [path.name for path in checkpointdir.unfinished(root)]
@@ -65,7 +69,12 @@ def ls(directory: str, as_json: bool) -> None:
 @_JSON
 def verify(directory: str, step: int | None, as_json: bool) -> int:
     """Read every file of the checkpoints in DIR and compare it with its manifest. Exit code 1 when
-    one is refused."""
+    one is refused.
+
+    \b
+      harness ckpt verify checkpoints
+      harness ckpt verify checkpoints --step 400
+    """
     root = _root(directory)
     steps = checkpointdir.steps_present(root)
     if step is not None and step not in steps:
@@ -104,7 +113,12 @@ def verify(directory: str, step: int | None, as_json: bool) -> int:
 @_JSON
 def prune(directory: str, keep: int, keep_every: int, dry_run: bool, as_json: bool) -> None:
     """Delete old checkpoints in DIR. Only those whose files are what was written count as kept, the
-    newest two certified ones always stay, and refused ones are left alone."""
+    newest two certified ones always stay, and refused ones are left alone.
+
+    \b
+      harness ckpt prune checkpoints --keep 3 --dry-run
+      harness ckpt prune checkpoints --keep 3 --keep-every 1000
+    """
     root = _root(directory)
     try:
         gone = checkpointdir.prune(
@@ -139,17 +153,15 @@ def _line(one: Found, good: str = "") -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.saved_ns / 1e9))
     mesh = " x ".join(f"{axis} {size}" for axis, size in manifest.mesh.items())
     ranks = f"{manifest.world_size} rank{'' if manifest.world_size == 1 else 's'}"
-    words = [good, manifest.state, _size(manifest.bytes), ranks + (f" ({mesh})" if mesh else "")]
+    words = [
+        good,
+        manifest.state,
+        size_text(manifest.bytes),
+        ranks + (f" ({mesh})" if mesh else ""),
+    ]
     if manifest.vouched_by:
         words.append(f"vouched for by {', '.join(manifest.vouched_by)}")
     return f"{name}  {when}  " + ", ".join(filter(None, words))
-
-
-def _size(count: float) -> str:
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count, unit = count / 1024, unit + 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
 
 
 def _json(root: Path, found: list[Found]) -> dict[str, Any]:

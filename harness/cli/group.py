@@ -2,6 +2,7 @@
 what is wrong, one for what to do."""
 
 import importlib
+import re
 import sys
 from collections.abc import Iterable
 
@@ -122,7 +123,23 @@ def _words(error: click.ClickException, arguments: list[str]) -> tuple[str, str 
             f"did you mean {likely}?" if likely else where,
         )
     first, _, rest = error.format_message().partition("\n")
+    first, asks, likely = first.partition(". Did you mean ")
+    if asks:
+        meant = likely.strip("'?")
+        rest = f"did you mean {meant}?"
+    elif isinstance(error, click.BadParameter):
+        rest = _choice(error) or rest
     return first[:1].lower() + first[1:].rstrip("."), rest or where
+
+
+def _choice(error: click.BadParameter) -> str:
+    """The choice that was meant, of a parameter that has some."""
+    kind = None if error.param is None else error.param.type
+    given = re.match(r"'([^']*)'", error.message)
+    if not isinstance(kind, click.Choice) or given is None:
+        return ""
+    likely = closest(given[1], map(str, kind.choices), likeness=0.5)
+    return f"did you mean {likely}?" if likely else ""
 
 
 def _close_stdout() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from harness import runs
+from harness.cli.choosing import ranks_where, where_option
 from harness.cli.reading import (
     SETTINGS,
     ReadingCommand,
@@ -38,6 +39,7 @@ _INTERVAL = 0.2
 @click.command("logs", cls=ReadingCommand, context_settings=SETTINGS)
 @reading_options
 @click.option("--rank", "ranks", metavar="RANKS", help="Only these ranks, such as 0-3,7.")
+@where_option
 @click.option("--attempt", metavar="N", help="Attempt N, or all.  [default: the newest]")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run ends, over restarts.")
 @click.option("--grep", metavar="RE", help="Only lines in which this expression is found.")
@@ -54,6 +56,7 @@ def command(
     runs_dir: str | None,
     as_json: bool,
     ranks: str | None,
+    where: str | None,
     attempt: str | None,
     follow: bool,
     grep: str | None,
@@ -77,6 +80,9 @@ def command(
             help="give the run's name or directory there",
         )
     chosen = parse_ranks(ranks) if ranks is not None else None
+    if where is not None:
+        there = ranks_where(runs.read(found).state, where)
+        chosen = there if chosen is None or there is None else chosen & there
     matches = _compiled(grep)
     write = _Writer(found, as_json=as_json, unfold=unfold)
     if follow:

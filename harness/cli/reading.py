@@ -3,16 +3,24 @@
 import json
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from harness.errors import ExitCode, HarnessError
+from harness.errors import ExitCode, HarnessError, UsageError
+
+if TYPE_CHECKING:
+    from harness import runs
+    from harness.events import Record
 
 SCHEMA = 1
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+_LONG_SECONDS = 1.0
+_AGAIN_SECONDS = 0.2
 
 
 class ReadingCommand(click.Command):
@@ -83,9 +91,44 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 def with_colour() -> bool:
-    """Whether stdout takes colour: a terminal that is not dumb, without NO_COLOR."""
+    """Whether stdout takes colour: a terminal that is not dumb, without NO_COLOR; FORCE_COLOR makes
+    it take some wherever it leads."""
+    if os.environ.get("FORCE_COLOR") and not os.environ.get("NO_COLOR"):
+        return True
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or "CI" in os.environ
     return sys.stdout.isatty() and not plain
+
+
+def counted(items: Iterable[T], what: str) -> Iterator[T]:
+    """`items`, with their number on stderr while they take long and somebody sits there."""
+    shown, due, number = False, time.monotonic() + _LONG_SECONDS, 0
+    watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "CI" not in os.environ
+    for number, item in enumerate(items, start=1):
+        if watched and number % 256 == 0 and time.monotonic() > due:
+            print(f"\r{what}: {number:,}", end="", file=sys.stderr, flush=True)
+            shown, due = True, time.monotonic() + _AGAIN_SECONDS
+        yield item
+    if shown:
+        print(f"\r{'':{len(what) + 20}}\r", end="", file=sys.stderr, flush=True)
+
+
+def on_this_machine(found: "runs.RunFolder | runs.Endpoint") -> "runs.RunFolder":
+    """The run's directory. Raises UsageError when only its controller is known."""
+    from harness import runs
+
+    if isinstance(found, runs.Endpoint):
+        raise UsageError(
+            f"the files of the run at {found.address} lie on its own machine",
+            help="give the run's name or directory there",
+        )
+    return found
+
+
+def records(found: "runs.RunFolder", what: str) -> "Iterator[Record]":
+    """All records of a run's journal, damaged ones left out: `runs.read` has named them."""
+    from harness import journal
+
+    return counted(journal.read(found.journal, on_bad="skip", say=lambda _: None), what)
 
 
 def note(text: str) -> None:

@@ -8,6 +8,7 @@ import click
 
 from harness import runs, stacks
 from harness.cli.ask import door_of, user
+from harness.cli.choosing import ranks_where, where_option
 from harness.cli.logs import parse_ranks
 from harness.cli.reading import (
     SCHEMA,
@@ -29,6 +30,7 @@ _PATIENCE_SECONDS = 15.0
 @click.command("stacks", cls=ReadingCommand, context_settings=SETTINGS)
 @reading_options
 @click.option("--rank", "ranks", metavar="RANKS", help="Only these ranks, such as 0-3,7.")
+@where_option
 @click.option(
     "--locals",
     "with_locals",
@@ -42,6 +44,7 @@ def command(
     runs_dir: str | None,
     as_json: bool,
     ranks: str | None,
+    where: str | None,
     with_locals: bool,
 ) -> None:
     """Show where all ranks of RUN are, equal stacks grouped, the odd one out first.
@@ -51,12 +54,18 @@ def command(
     \b
       harness stacks
       harness stacks --rank 0-3 swift-otter-12
+      harness stacks --where 'pp=1 !tp=0'
       harness stacks --json | jq .sentence
     """
     found = runs.find(run, runs.runs_dir(runs_dir))
     state = runs.read(found).state
     live = state.ended is None
     chosen = () if ranks is None else tuple(sorted(parse_ranks(ranks)))
+    there = ranks_where(state, where)
+    if there is not None:
+        chosen = tuple(sorted(there.intersection(chosen) if chosen else there))
+        if not chosen:
+            raise UsageError("--rank and --where together choose no rank")
     if live:
         taken = asyncio.run(_ask(found, state, chosen, with_locals))
         incident = None

@@ -1,12 +1,13 @@
 """`harness status`: one screen about a run, and an exit code that says the same."""
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import click
 
 from harness import goodput, runs
+from harness.cli.choosing import ranks_where, where_option
 from harness.cli.reading import (
     SCHEMA,
     SETTINGS,
@@ -29,13 +30,15 @@ EXIT_CODES: dict[Health, int] = {"healthy": 0, "degraded": 4, "not_running": 3}
 
 @click.command("status", cls=ReadingCommand, context_settings=SETTINGS)
 @reading_options
-def command(run: str | None, runs_dir: str | None, as_json: bool) -> int:
+@where_option
+def command(run: str | None, runs_dir: str | None, as_json: bool, where: str | None) -> int:
     """Say how RUN (a name, a directory or HOST:PORT; default: the newest) is doing.
 
     \b
       harness status
       harness status swift-otter-12
       harness status --json | jq .step
+      harness status --where 'state=slow,stale'
 
     Exit code: 0 healthy, 3 not running (ended, or gone without an end), 4 degraded.
     """
@@ -50,6 +53,9 @@ def command(run: str | None, runs_dir: str | None, as_json: bool) -> int:
         interrupted = gone and state.ended is None and not runs.has_agents(state)
     view = build(state, state.last_ns if interrupted else time.time_ns())
     health = judge_health(state, view, controller, interrupted)
+    chosen = ranks_where(state, where)
+    if chosen is not None:
+        view = replace(view, cells=tuple(cell for cell in view.cells if cell.rank in chosen))
     if as_json:
         print_json(_as_json(state, view, health, controller, interrupted, reading.notes))
     else:

@@ -1,6 +1,10 @@
 """`harness replay`: what is told, and what happens when today's rules say otherwise."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
@@ -11,9 +15,11 @@ import pytest
 
 from harness import codec, journal
 from harness import events as e
+from harness.cli import reading
 from harness.cli.group import call
 from tests.replay.world import World
 
+ROOT = Path(__file__).resolve().parents[2]
 Shell = Callable[..., tuple[int, str, str]]
 SCHEMA = json.loads(
     resources.files("harness").joinpath("schemas", "replay.schema.json").read_text()
@@ -107,3 +113,31 @@ def test_it_can_be_told_at_the_pace_at_which_it_happened(
     shell("same", "--speed", "2")
     told = json.loads(shell("same", "--json")[1])
     assert slept == [moment["seconds"] / 2 for moment in told["moments"]]
+
+
+def test_long_work_is_counted_where_somebody_sits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reading, "_LONG_SECONDS", -1.0)
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert list(reading.counted(range(600), "reading")) == list(range(600))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert list(reading.counted(range(600), "reading")) == list(range(600))
+    err = capsys.readouterr().err
+    assert err.startswith("\rreading: 256")
+    assert err.endswith("\r")
+
+
+def test_ctrl_c_ends_it_quietly(shell: Shell, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness", "replay", "same", "--speed", "0.001"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")

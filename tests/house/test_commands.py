@@ -1,7 +1,9 @@
 """The command line as a whole: what is imported, what help says, which flags there are."""
 
+import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -17,14 +19,15 @@ HEAVY = {"torch", "grpc", "google", "msgspec", "psutil", "textual", "pydantic", 
 FLAGS = """\
 --agent-timeout --audit-share --chaos-allowed --checkpoint-interval --controller-timeout
 --digest-exclude --digest-share --digests --dry-run --evidence-budget --grow --help-all --last-call
---local-addr --local-ranks-filter --log-dir --looks-apart --master-addr --master-port
---max-restarts --module --monitor-interval --nnodes --no-python --no-zygote --node-rank
---nproc-per-node --preempt-grace --preempt-signal --pulse-interval --quarantine --rdzv-backend
---rdzv-conf --rdzv-endpoint --rdzv-id --redirects --rendezvous-timeout --replays --restart-window
---role --run-name --run-path --runs-dir --same-failure-limit --settle --shutdown-timeout --spares
---stall-floor --standalone --start-method --start-patience --stop-grace --stop-limit
---strike-window --stuck-patience --teardown-patience --tee --token-file --watch-checkpoints
---work-patience
+--local-addr --local-ranks-filter --log-dir --looks-apart --master-addr --master-port --max-restarts
+--metrics-addr --metrics-port --module --monitor-interval --nnodes --no-python --no-zygote
+--node-rank --nproc-per-node --preempt-grace --preempt-signal --pulse-interval --quarantine
+--rdzv-backend --rdzv-conf --rdzv-endpoint --rdzv-id --redirects --rendezvous-timeout --replays
+--restart-window --role --run-name --run-path --runs-dir --same-failure-limit --settle
+--shutdown-timeout --spares --stall-floor --standalone --start-method --start-patience --stop-grace
+--stop-limit --strike-window --stuck-patience --teardown-patience --tee --tls-ca
+--tls-cert --tls-key --token-file
+--watch-checkpoints --work-patience
 """
 
 
@@ -66,6 +69,29 @@ def test_help_is_short_and_narrow(capsys: pytest.CaptureFixture[str]) -> None:
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) <= most
         assert max(map(len, lines)) <= 100
+
+
+def everything() -> Iterator[tuple[str, ...]]:
+    """All commands and their own commands, as they are typed."""
+    for name, (module, _) in COMMANDS.items():
+        yield (name,)
+        command = importlib.import_module(module).command
+        if isinstance(command, click.Group):
+            yield from ((name, inner) for inner in command.commands)
+
+
+@pytest.mark.parametrize("words", list(everything()), ids=" ".join)
+def test_help_has_examples_first_and_fits_on_a_screen(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert group.call([*words, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    examples = [at for at, line in enumerate(lines) if line.startswith(f"  harness {words[0]}")]
+    examples += [at for at, line in enumerate(lines) if line.startswith(f"    harness {words[0]}")]
+    options = [at for at, line in enumerate(lines) if line in ("Options:", "Commands:", "Common:")]
+    assert min(examples) < min(options)
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -111,6 +137,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[
     ("arguments", "error", "help"),
     [
         (["rum"], "no such command: rum", "did you mean run?"),
+        (["config", "shwo"], "no such command 'shwo'", "did you mean show?"),
+        (
+            ["bundle", "--logs", "tial"],
+            "invalid value for '--logs': 'tial' is not one of 'tail', 'all', 'none'",
+            "did you mean tail?",
+        ),
         (["--verison"], "no such option: --verison", "did you mean --version?"),
         (["run"], "no script given", "for example: harness run train.py"),
         (

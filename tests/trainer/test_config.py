@@ -66,7 +66,11 @@ REFUSED_FLAGS = [
     ("--pp 2 --schedule zbv --chunks 3 --micro-batches 2", r"zbv has two stages on a rank"),
     ("--pp 2 --schedule gpipe --chunks 2", r"--chunks 2: gpipe has one stage on a rank"),
     ("--pp 2 --stage-layers 3,2 --micro-batches 2", r"give 2 numbers that sum to 4 layers"),
-    ("--pp 2 --zero 2 --micro-batches 2", r"--zero 2 with --pp 2: every micro-batch would be"),
+    (
+        "--pp 2 --zero 2 --dp-shard 2 --micro-batches 2",
+        r"--zero 2 with --pp 2: every micro-batch would be",
+    ),
+    ("--zero 1", r"--zero 1 splits over --dp-shard, which is 1; give it"),
     ("--schedule zbv", r"--schedule zbv needs --pp 2 or more"),
     ("--cp 3", r"--cp 3: seq_len 128 cannot be split"),
     ("--cp 8 --cp-method ulysses", r"--cp 8 with ulysses: 4 heads .*; use --cp-method ring"),

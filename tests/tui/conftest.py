@@ -3,9 +3,14 @@
 import asyncio
 import html
 import importlib.util
+import json
 import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timezone
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from harness.config import Job
 from harness.tui.app import HarnessApp, Options
 from harness.tui.feed import Feed
 from harness.tui.logwatch import LogWatch
@@ -69,8 +75,12 @@ def drive(
     size: tuple[int, int],
     *keys: str,
     then: Callable[[], None] | None = None,
+    broken: bool = False,
 ) -> list[str]:
-    """The screen of `app` as text after `keys` were pressed; `then` looks at the living app."""
+    """The screen of `app` as text after `keys` were pressed; `then` looks at the living app.
+
+    What breaks the app is raised, unless it should be `broken`.
+    """
 
     async def run() -> list[str]:
         async with app.run_test(size=size) as pilot:
@@ -83,7 +93,13 @@ def drive(
                 then()
             return screen_text(app)
 
-    return asyncio.run(run())
+    lines: list[str] = []
+    try:
+        lines = asyncio.run(run())
+    finally:
+        if app.bug is not None and not broken:
+            raise app.bug
+    return lines
 
 
 def screen_text(app: HarnessApp) -> list[str]:
@@ -104,6 +120,19 @@ def screen_text(app: HarnessApp) -> list[str]:
     return shown
 
 
+async def screens(app: HarnessApp) -> list[str]:
+    """What each of the seven screens shows."""
+    shown = []
+    async with app.run_test(size=(80, 24)) as pilot:
+        for key in "1234567":
+            await pilot.press(key)
+            await pilot.pause()
+            await pilot.pause()
+            shown.append("\n".join(screen_text(app)))
+    assert app.bug is None
+    return shown
+
+
 def check_golden(name: str, lines: Sequence[str]) -> None:
     """Compare with the committed picture; HARNESS_GOLDEN=write takes the new one."""
     path = GOLDEN / f"{name}.txt"
@@ -119,6 +148,47 @@ def tui() -> ModuleType:
     """The functions above, for tests to call."""
     module = ModuleType("tui_driving")
     vars(module).update(
-        feed_of=feed_of, app_of=app_of, drive=drive, screen_text=screen_text, golden=check_golden
+        feed_of=feed_of,
+        app_of=app_of,
+        drive=drive,
+        screen_text=screen_text,
+        screens=screens,
+        golden=check_golden,
     )
     return module
+
+
+@dataclass
+class Controller:
+    folder: Path
+    process: subprocess.Popen
+    address: str
+
+
+@pytest.fixture
+def controller(tmp_path, scenes):
+    # It waits for its second node.
+    scene = scenes.gathering(start_ns=time.time_ns(), mono_ns=time.monotonic_ns())
+    folder = scene.write(tmp_path)
+    job = Job(
+        run=scene.run,
+        runs_dir=str(tmp_path),
+        script="train.py",
+        python=sys.executable,
+        nnodes=2,
+        nproc_per_node=8,
+        cwd=str(tmp_path),
+    )
+    job.write(folder / "job.json")
+    ready, tell = os.pipe()
+    words = ["--run-dir", str(folder), "--bind", "127.0.0.1:0", "--ready-fd", str(tell)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "harness.controller", *words],
+        stdin=subprocess.PIPE,
+        pass_fds=(tell,),
+    ) as process:
+        os.close(tell)
+        with open(ready) as file:
+            address = json.loads(file.readline())["address"]
+        yield Controller(folder=folder, process=process, address=address)
+        process.kill()

@@ -12,13 +12,14 @@ import pytest
 from harness.cli.group import call, harness
 from harness.cli.tui import _doer, _kinds
 from harness.errors import UsageError
-from harness.orders import Inject, StopRun
+from harness.orders import Inject, RestartRun, StopRun
 from harness.tui.actions import ACTIONS, KEY_WORDS, keys_text
 from harness.tui.keymap import keymap
 
 DEEDS = {
     # name: what is pressed after its key or choice; what is typed on the command line
     "stop": (["y"], ["stop"]),
+    "restart": (["y"], ["restart"]),
     "inject": (["enter", "y"], ["inject", "kill", "--rank", "0"]),
 }
 
@@ -107,7 +108,23 @@ def test_key_palette_and_command_line_ask_for_the_same(
     assert len(asked) == 3
     shown = [re.sub(r"why='[^']*'", "", repr(each)) for each in asked]
     assert len(set(shown)) == 1
-    assert isinstance(asked[0], StopRun | Inject)
+    assert isinstance(asked[0], StopRun | Inject | RestartRun)
+
+
+def test_every_kind_of_fault_can_be_injected_from_its_row(scenes, tmp_path):
+    """The line that stands ready for each kind is one that `harness inject` takes."""
+    from harness.chaos import kinds
+    from harness.cli.inject import read_line
+
+    folder = str(scenes.running(chaos_allowed=True).write(tmp_path))
+    found = _kinds()
+    assert [kind.name for kind in found] == [kind.name for kind in kinds.everything()]
+    for kind in found:
+        fault = read_line(f"{kind.name} {'--node' if kind.on_node else '--rank'} 0", folder, None)
+        assert fault.kind == kind.name
+    for line in ("kill --rank", "kil --rank 1", "kill", "kill --rank 0 --json", "kill '"):
+        with pytest.raises(UsageError):
+            read_line(line, folder, None)
 
 
 def test_all_deeds_are_walked():

@@ -51,7 +51,8 @@ def test_no_color_draws_every_screen(crashed, tui, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     scene, folder = crashed
     app = tui.app_of(scene, run_dir=folder)
-    lines = tui.drive(app, (80, 24), "enter", "escape", "question_mark", "escape", "4", "6", "1")
+    pages = ("2", "3", "4", "5", "6", "7", "colon", "escape", "slash", "escape", "1")
+    lines = tui.drive(app, (150, 44), "enter", "escape", "question_mark", "escape", *pages)
     assert any(" X  dead" in line for line in lines)
     assert app.return_code in (0, None)
 
@@ -131,6 +132,16 @@ def test_pages_show_logs_and_incidents(crashed, tui):
         assert part in incidents
 
 
+def test_a_tick_while_a_screen_is_being_put_up_breaks_nothing(scenes, tui):
+    app = tui.app_of(scenes.running())
+
+    def put_up() -> None:
+        app.action_help()
+        app.show()
+
+    tui.drive(app, (80, 24), then=put_up)
+
+
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
 def test_leaving_is_exit_code_0(scenes, tui, key):
     app = tui.app_of(scenes.running())
@@ -151,7 +162,7 @@ def test_broken_data_ends_the_app_with_its_error(scenes, tui):
     app = tui.app_of(scenes.running())
     with app.feed.state() as state:
         state.attempts[0].ranks[0].step = None
-    tui.drive(app, (80, 24))
+    tui.drive(app, (80, 24), broken=True)
     assert app.return_code == 70
     assert isinstance(app.bug, TypeError)
 
@@ -180,6 +191,34 @@ def test_deeds_are_done_after_y(scenes, tui):
     app = tui.app_of(scenes.running(), do=do)
     assert isinstance(done[0], StopRun)
     assert any("accepted: stopping" in line for line in lines)
+
+
+def test_stopping_a_large_run_takes_its_name(scenes, tui):
+    done = []
+    scene = scenes.large(Mesh(names=("dp", "tp"), sizes=(16, 8)), hung=5)
+    app = tui.app_of(scene, do=lambda command: (bool(done.append(command)), ""))
+    seen = []
+
+    async def run() -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            for keys in (("S", "enter"), ("S", "y", "enter"), ("S", *scene.run, "enter")):
+                for key in keys:
+                    await pilot.press({"-": "minus"}.get(key, key))
+                await pilot.pause()
+                await app.workers.wait_for_complete()
+                seen.append(len(done))
+
+    asyncio.run(run())
+    assert seen == [0, 0, 1]
+
+
+def test_a_screen_is_written_under_a_harmless_name(scenes, tui, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = tui.app_of(scenes.Scene(run="../../etc/x"))
+    app.feed.model.state.run = scenes.running().records[0].event
+    object.__setattr__(app.feed.model.state.run, "run", "../../etc/x")
+    tui.drive(app, (80, 24), "w")
+    assert [path.name for path in tmp_path.iterdir()] == ["______etc_x-mesh.svg"]
 
 
 def test_readonly_refuses_deeds(scenes, tui):

@@ -305,3 +305,39 @@ def test_status_and_logs_start_light(root):
         "heavy = {'torch', 'grpc', 'textual', 'rich'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_where_chooses_ranks_as_the_screens_do(harness):
+    _, out, _ = harness("status", "running", "--where", "dp=1 !tp=0", "--json")
+    assert [rank["rank"] for rank in json.loads(out)["ranks"]] == [5, 7]
+    _, out, _ = harness("logs", "running", "--where", "rank=5-7 dp=1", "--rank", "0-5", "-n", "1")
+    assert out == "[r5] [rank5]: ValueError: boom\n"
+    _, out, _ = harness("stacks", "failed", "--where", "state=dead")
+    assert out.startswith("rank 5 is at")
+    code, _, err = harness("status", "running", "--where", "dpp=1")
+    assert code == 2
+    assert "did you mean pp?" in err
+    code, _, err = harness("status", "running", "--where", "rank=99")
+    assert (code, "no rank is there" in err) == (2, True)
+    code, _, err = harness("status", "running", "--where", "loss")
+    assert "lines are chosen with --grep" in err
+
+
+def test_what_cannot_be_shown_is_said(harness, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for text, says in (
+        ("[tui]\nkeyz = 1\n", "unknown key 'tui.keyz'"),
+        ("[tui.keys]\nnextbad = 'b'\n", "no such action"),
+        ("[tui]\npeak-tflops = 'much'\n", "peak-tflops is a number above zero"),
+        ("tui = 3\n", "tui"),
+    ):
+        (tmp_path / "harness.toml").write_text(text)
+        code, _, err = harness("tui", "running")
+        assert (code, says in err) == (2, True), err
+    (tmp_path / "harness.toml").unlink()
+    for arguments, says in (
+        (("127.0.0.1:9", "--replay"), "--replay needs the run's journal"),
+        (("running", "--allow-changes"), "--allow-changes is about browsers"),
+    ):
+        code, _, err = harness("tui", *arguments)
+        assert (code, says in err) == (2, True)

@@ -1,54 +1,13 @@
 """Against a real controller on loopback that has taken up a run from its journal."""
 
+import asyncio
+import itertools
 import json
-import os
-import subprocess
-import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
+from harness import journal
 from harness.cli.group import call
-from harness.config import Job
-from harness.tui.feed import controller_feed
-
-
-@dataclass
-class Controller:
-    folder: Path
-    process: subprocess.Popen
-    address: str
-
-
-@pytest.fixture
-def controller(tmp_path, scenes):
-    # It waits for its second node.
-    scene = scenes.gathering(start_ns=time.time_ns(), mono_ns=time.monotonic_ns())
-    folder = scene.write(tmp_path)
-    job = Job(
-        run=scene.run,
-        runs_dir=str(tmp_path),
-        script="train.py",
-        python=sys.executable,
-        nnodes=2,
-        nproc_per_node=8,
-        cwd=str(tmp_path),
-    )
-    job.write(folder / "job.json")
-    ready, tell = os.pipe()
-    words = ["--run-dir", str(folder), "--bind", "127.0.0.1:0", "--ready-fd", str(tell)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "harness.controller", *words],
-        stdin=subprocess.PIPE,
-        pass_fds=(tell,),
-    ) as process:
-        os.close(tell)
-        with open(ready) as file:
-            address = json.loads(file.readline())["address"]
-        yield Controller(folder=folder, process=process, address=address)
-        process.kill()
+from harness.tui.feed import Feed, controller_feed
 
 
 def test_status_by_address_and_by_name_agree(controller, capsys):
@@ -72,12 +31,20 @@ def test_app_watches_a_controller(controller, scenes, tui):
     try:
         while feed.received < 4:
             assert not feed.stop_asked.wait(0.01)
-        lines = tui.drive(app, (80, 24))
-        assert "LIVE" in lines[0]
-        assert "waiting for nodes" in lines[1]
+        count = feed.received
+        watched = asyncio.run(tui.screens(app))
+        assert "LIVE" in watched[0].splitlines()[0]
+        assert "waiting for nodes" in watched[0].splitlines()[1]
     finally:
         feed.stop()
     assert not feed._thread.is_alive()
+    # The same from the journal that this controller writes.
+    fresh = tui.app_of(scenes.gathering())
+    fresh.feed = Feed(lambda _: None, source="journal")
+    for record in itertools.islice(journal.read(controller.folder / "journal.jsonl"), count):
+        fresh.feed.take(record)
+    fresh.feed.say("LIVE")
+    assert asyncio.run(tui.screens(fresh)) == watched
 
 
 def test_deed_reaches_the_controller(controller, scenes):

@@ -33,6 +33,7 @@ def served(run_dir):
         yield re.search(r"http://127\.0\.0\.1:\d+", line)[0]
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == 0
+        assert process.stderr.read() == ""
 
 
 async def read_until(socket, words, *, seen=b""):
@@ -103,7 +104,7 @@ async def look(port, url):
             await call.until("EXCEPTION")
             await call("Runtime.evaluate", expression="document.querySelector('textarea').focus()")
             await call("Input.insertText", text="?")
-            await call.until("keys and glyphs")
+            await call.until("ten rows up")
             shot = await call("Page.captureScreenshot")
             return base64.b64decode(shot["data"])
 

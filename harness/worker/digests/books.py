@@ -25,8 +25,10 @@ COLUMNS = "columns"
 """Mark of what stands for the sums of columns of a whole plan."""
 _COLUMNS_EVERY = 4
 """Looks, of which one takes the sums of columns as well: half a read of the memory more. So does
-the first one, that later ones have something to differ from, and each one of a slice of the
-optimizer's state, which comes seldom."""
+the first one, that later ones have something to differ from."""
+_SEEN_ONCE = (GRADIENTS, STATE)
+"""Of these each look takes both: gradients are others at the next one, and a slice of the
+optimizer's state comes seldom."""
 _MOST_PENDING = 16
 _DRIFTS, _DRIFT = 1 << 20, 1 << 40
 """Room for a counter's drift, above what a rank counts of its own."""
@@ -231,7 +233,7 @@ class Book:
         # What is looked at before a step and what after the one before take them together.
         turn = (count + 1) // 2 if self._site == PARAMETERS else count
         first, self._newest = planned.number > self._newest, max(self._newest, planned.number)
-        if first or self._site == STATE or scattered(turn, _COLUMNS_EVERY, APART) == 0:
+        if first or self._site in _SEEN_ONCE or scattered(turn, _COLUMNS_EVERY, APART) == 0:
             vector, columns = plan.rows_and_columns()
         else:
             vector = plan.rows()

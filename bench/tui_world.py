@@ -1,0 +1,119 @@
+"""A large run made of records as agents write them: for bench/tui.py and scripts/screenshots.py."""
+
+from collections.abc import Generator
+
+from harness import events as e
+from harness.policy import Policy
+from harness.sightings import Pulse, RankArrivals
+from harness.topology import Mesh, NodeRanks
+
+HZ = 4
+"""Reports of a node in a second."""
+PER_NODE = 8
+MESHES = {64: (4, 2, 8), 1024: (32, 4, 8), 16384: (256, 8, 8)}
+START_NS = 1_790_000_000_000_000_000
+
+
+def world(size: int) -> Generator[list[e.Record], float, None]:
+    """First the records of a start; then, for each share that is sent, those of a tick."""
+    mesh = Mesh(names=("dp", "pp", "tp"), sizes=MESHES[size])
+    nodes = [
+        NodeRanks(node_rank=at, host=f"host-{at}", first_rank=at * PER_NODE, size=PER_NODE)
+        for at in range(size // PER_NODE)
+    ]
+    now_ns = START_NS
+    seqs: dict[str, int] = {}
+
+    def record(event: e.Event, source: str = "controller", attempt: int = 0) -> e.Record:
+        seqs[source] = seqs.get(source, -1) + 1
+        mono_ns = now_ns - START_NS + 1_000_000_000
+        stamp = e.Stamp(
+            run="bench", attempt=attempt, source=source, seq=seqs[source],
+            wall_ns=now_ns, mono_ns=mono_ns,
+        )  # fmt: skip
+        return e.Record(stamp=stamp, event=event)
+
+    first = [
+        record(
+            e.RunStarted(
+                run="swift-otter-12", command=("train.py",), nnodes=len(nodes), policy=Policy(),
+                chaos_allowed=False, harness_version="0",
+            ),
+            attempt=-1,
+        )
+    ]  # fmt: skip
+    for node in nodes:
+        joined = e.AgentJoined(
+            node_rank=node.node_rank, host=node.host, pid=1, local_world_size=PER_NODE
+        )
+        first.append(record(joined, f"agent:{node.node_rank}", -1))
+    first.append(
+        record(e.AttemptStarted(attempt=0, world_size=size, nodes=tuple(nodes), why="first"))
+    )
+    for node in nodes:
+        for local, rank in enumerate(node.ranks):
+            source = f"agent:{node.node_rank}"
+            started = e.WorkerStarted(
+                rank=rank, local_rank=local, node_rank=node.node_rank, pid=2, launched_by="zygote"
+            )
+            declared = e.MeshDeclared(
+                rank=rank, names=mesh.names, sizes=mesh.sizes,
+                coordinates=tuple(mesh.coordinates(rank).values()),
+            )  # fmt: skip
+            first += [record(started, source), record(declared, source)]
+    for node in nodes:  # the innermost axis is as long as a node is large
+        made = e.GroupCreated(
+            rank=node.first_rank, pg=str(node.node_rank + 1), pg_desc="mesh_tp",
+            ranks=tuple(node.ranks),
+        )  # fmt: skip
+        first.append(record(made, f"agent:{node.node_rank}"))
+    steps = [1] * size
+    phases = ["step"] * size
+    changed = yield first
+    turn = 0
+    while True:
+        turn += 1
+        now_ns += 1_000_000_000 // HZ
+        records = []
+        for node in nodes:
+            pulses = []
+            for rank in node.ranks:
+                if changed and (rank * 7919 + turn * 104729) % 1000 < changed * 1000:
+                    steps[rank] = turn + 1
+                    # A cell shows the phase, not the step: so that it really is another one.
+                    phases[rank] = "checkpoint" if phases[rank] == "step" else "step"
+                pulses.append(
+                    Pulse(
+                        rank=rank, step=steps[rank], phase=phases[rank],
+                        heartbeat_ns=now_ns - START_NS, step_ns=now_ns,
+                        loss=5.0 / (1 + turn / 50), tokens=turn * 4096, total_steps=400,
+                        collectives=turn,
+                    )
+                )  # fmt: skip
+            read = e.PulsesRead(node_rank=node.node_rank, pulses=tuple(pulses))
+            records.append(record(read, f"agent:{node.node_rank}"))
+            if (turn + node.node_rank) % HZ == 0:
+                records.append(record(_arrivals(node, turn, now_ns), f"agent:{node.node_rank}"))
+        changed = yield records
+
+
+def _arrivals(node: NodeRanks, turn: int, now_ns: int) -> e.ArrivalsRead:
+    """A node's ranks came to eight collectives of their group, one after the other."""
+    seqs = tuple(range(turn * 8, turn * 8 + 8))
+    ranks = tuple(
+        RankArrivals(
+            rank=rank,
+            records=seqs,
+            groups=(0,) * 8,
+            seqs=seqs,
+            entered_us=tuple(1000 * at + rank % PER_NODE for at in range(8)),
+        )
+        for rank in node.ranks
+    )
+    return e.ArrivalsRead(
+        node_rank=node.node_rank,
+        base_ns=now_ns,
+        groups=(str(node.node_rank + 1),),
+        ops=("all_reduce",),
+        ranks=ranks,
+    )

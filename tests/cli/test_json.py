@@ -1,0 +1,118 @@
+"""What reading commands print under --json keeps its schema; so do errors."""
+
+import json
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import pytest
+from referencing import Registry, Resource
+
+from harness import codec, journal
+from harness.cli import COMMANDS
+from harness.cli.group import call
+from tests.replay.scenarios import SCENARIOS
+
+FOLDER = resources.files("harness").joinpath("schemas")
+SCHEMAS = {
+    path.name.removesuffix(".schema.json"): json.loads(path.read_text())
+    for path in FOLDER.iterdir()
+    if path.name.endswith(".schema.json")
+}
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS.values()
+)
+OF_A_RUN = (
+    ("status", "status"),
+    ("report", "report"),
+    ("report --card", "incident"),
+    ("logs", "logs"),
+    ("stacks", "stacks"),
+    ("replay", "replay"),
+    ("trace", "trace"),
+    ("bundle", "bundle"),
+)
+OTHERS = (
+    ("explain", "explain"),
+    ("explain exception", "explain"),
+    ("chaos list", "faults"),
+    ("chaos explain kill", "faults"),
+    ("config show --all", "config"),
+    ("config validate", "config"),
+)
+ELSEWHERE = {"analyze", "attach", "ckpt", "doctor", "plan"}
+"""Tested where they are tested."""
+ACTING = {"run", "tui", "restart", "stop", "inject", "chaos", "completion"}
+
+Shell = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    """The command line beside a run that is over and had an incident."""
+    monkeypatch.chdir(tmp_path)
+    world = next(
+        each for one in SCENARIOS if (each := one.build()).state.ended and each.state.incidents
+    )
+    run = tmp_path / "runs" / "brave-otter-12"
+    logs = run / "logs" / "attempt0"
+    logs.mkdir(parents=True)
+    (logs / "rank00000.log").write_text("one\ntwo\n")
+    writer = journal.JournalWriter(run / journal.FILE_NAME, run="brave-otter-12", version="0")
+    for record in world.records:
+        writer.append_line(codec.encode(record))
+    writer.close()
+
+    def shell(*words: str) -> tuple[int, list[str]]:
+        code = call(list(words))
+        return int(code), capsys.readouterr().out.splitlines()
+
+    return shell
+
+
+def validate(name: str, lines: list[str]) -> None:
+    validator = jsonschema.Draft202012Validator(SCHEMAS[name], registry=REGISTRY)
+    whole = [json.loads(line) for line in lines] if name == "logs" else [json.loads("".join(lines))]
+    for value in whole:
+        validator.validate(value)
+    assert whole
+
+
+def test_each_command_prints_what_its_schema_says(shell: Shell) -> None:
+    for words, name in (*OF_A_RUN, *OTHERS):
+        code, lines = shell(*words.split(), "--json")
+        assert code in (0, 1, 3), words
+        validate(name, lines)
+
+
+def test_errors_are_one_object_on_stdout(shell: Shell) -> None:
+    for words, _ in OF_A_RUN:
+        code, lines = shell(*words.split(), "--no-such-option", "--json")
+        assert code == 2
+        validate("error", lines)
+        code, lines = shell(words.split()[0], "no-such-run", "--json")
+        assert code == 2
+        validate("error", lines)
+
+
+def test_no_reading_command_is_forgotten() -> None:
+    tested = {words.split()[0] for words, _ in (*OF_A_RUN, *OTHERS)}
+    assert tested | ELSEWHERE | ACTING == set(COMMANDS)
+    for schema in SCHEMAS.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_every_command_that_reads_has_json() -> None:
+    import importlib
+
+    for name in set(COMMANDS) - ACTING:
+        command = importlib.import_module(COMMANDS[name][0]).command
+        inner = command.commands.values() if isinstance(command, click.Group) else [command]
+        for each in inner:
+            options = {option for parameter in each.params for option in parameter.opts}
+            assert "--json" in options or each.name == "init", (name, each.name)
