@@ -59,6 +59,10 @@ class Job:
     preempt_signal: str = "TERM"
     controller: str = "127.0.0.1:0"
     token: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """Absolute paths of PEM files; empty: no TLS."""
     run_id: str = "none"
     """torchrun's --rdzv-id: TORCHELASTIC_RUN_ID of the workers."""
     role: str = "default"
@@ -123,6 +127,11 @@ class Config:
     def text(self, name: str) -> str:
         value = self.values[name].value
         return "" if value is None else str(value)
+
+    def path(self, name: str) -> str:
+        """A path as an absolute one; empty when there is none."""
+        given = self.text(name)
+        return os.path.abspath(os.path.expanduser(given)) if given else ""
 
     def flag(self, name: str) -> bool:
         return bool(self.values[name].value)
@@ -258,6 +267,7 @@ def variable_problems(environ: Mapping[str, str]) -> list[UsageError]:
 def write_config(path: Path, config: Config, **facts: object) -> None:
     """The effective configuration with origins, and `facts` of this launch, as JSON."""
     data = {"schema": 1, **facts, "settings": config.as_json()}
+    path.touch(mode=0o600)  # a script's arguments may hold secrets
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
