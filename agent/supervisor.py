@@ -16,11 +16,12 @@ from typing_extensions import assert_never
 from harness import events as e
 from harness import orders as o
 from harness.agent import (
+    crash,
     evidence,
     facts,
     faults,
     keeping,
-    marks,
+    lookouts,
     processes,
     showing,
     signals,
@@ -117,7 +118,7 @@ class Agent:
             welcome = await self._link.join()
             self._node_rank = welcome.node_rank
             self._run_dir = Path(self._job.runs_dir) / (welcome.run or self._job.run)
-            (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
+            self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             early, self._early = self._early or [], None
             for make in early:
                 self._report(make(self._node_rank))
@@ -126,9 +127,9 @@ class Agent:
             self._in_background(self._report_pulses())
             self._in_background(self._readings.keep(self._node_rank))
             self._in_background(self._digests.watch(self._workers.values))
-            self._in_background(
-                marks.watch(self._workers.values, self._node_rank, self._link.report)
-            )
+            place = (self._job, self._run_dir, self._node_rank, self._workers.values)
+            for lookout in lookouts.of_node(*place, self._link.report, self._console.notice):
+                self._in_background(lookout)
             return await self._serve()
         except HarnessError as error:
             self._tell(error)
@@ -136,7 +137,7 @@ class Agent:
                 await self._stop(self._job.policy.stop_grace)
             return int(error.exit_code)
         except Exception:
-            self._tell(PlatformError(self._keep_crash(traceback.format_exc())))
+            self._tell(PlatformError(crash.keep(self._run_dir, traceback.format_exc())))
             return int(ExitCode.INTERNAL)
         finally:
             await self._end()
@@ -202,15 +203,6 @@ class Agent:
         await asyncio.to_thread(self._console.close)
         await self._link.close()
         shutil.rmtree(self._runtime_dir, ignore_errors=True)
-
-    def _keep_crash(self, text: str) -> str:
-        """Keep the traceback of a fault of ours; returns the line for the user."""
-        path = self._run_dir / "agent-crash.txt"
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError:
-            return f"the agent failed on a fault of its own: {text.strip().splitlines()[-1]}"
-        return f"the agent failed on a fault of its own, see {path}"
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(work)

@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -116,19 +115,6 @@ def layout_loop(made: Assembly, config: Config, source: data.Batches, dp: int) -
     return step
 
 
-def at_rest(made: Assembly) -> int:
-    """Bytes of parameters and optimizer state on this rank between steps, and as many for the
-    gradients as for the parameters."""
-
-    def size(tensor: torch.Tensor) -> int:
-        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        return local.numel() * local.element_size()
-
-    parameters = sum(size(p) for part in made.parts for p in part.parameters())
-    kept = (state for states in made.optimizer.state.values() for state in states.values())
-    return 2 * parameters + sum(size(t) for t in kept if torch.is_tensor(t) and t.numel() > 1)
-
-
 def timed(act: Act) -> tuple[float, float]:
     dist.barrier()
     began, cpu = time.perf_counter(), time.process_time()
@@ -150,7 +136,7 @@ def measure(rank: int, ranks: int, flags: str, rounds: int) -> Measured:
     ours = layout_loop(made, config, source, sizes.dp)
     for _ in range(_WARM):
         ours()
-    peak, states = memory("VmHWM") - before, at_rest(made)
+    peak, states = memory("VmHWM") - before, optim.state_bytes(made.optimizer)
     theirs = plain_loop(config, source, rank, ranks)
     for _ in range(_WARM):
         theirs()

@@ -9,7 +9,8 @@ made for each figure:
 - all: records are folded into the model and the screen is drawn;
 - fold: the same without a screen, so that what the run costs any reader is told apart.
 CPU is that of the whole process (getrusage). `screen` is the difference, as a share of one core at
-4 Hz. Bytes are counted at the other end of the pty. `--write` puts the table into
+4 Hz. Bytes are counted where the app
+writes them. Then a replay: two minutes of 1,024 ranks as a journal. `--write` puts the table into
 bench/results/tui.md.
 """
 
@@ -19,11 +20,14 @@ import json
 import os
 import platform
 import pty
+import random
 import resource
 import select
+import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -39,6 +43,7 @@ from harness import events as e  # noqa: E402
 
 RESULTS = Path(__file__).with_name("results")
 WIDTH, HEIGHT = 150, 44
+REPLAYED_SECONDS = 120
 
 
 def main() -> None:
@@ -52,6 +57,7 @@ def main() -> None:
         child(json.loads(options.child))
         return
     lines = table([int(text) for text in options.ranks.split(",")], options.seconds)
+    lines += ["", *replay()]
     print("\n".join(lines))
     if options.write:
         (RESULTS / "tui.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -86,6 +92,46 @@ def table(worlds: list[int], seconds: float) -> list[str]:
             )
             print(lines[-1], file=sys.stderr)
     return lines
+
+
+def replay() -> list[str]:
+    """How soon a journal of 1,024 ranks is there, and how long the way to a moment takes."""
+    from harness import codec
+    from harness.tui.replay import ReplayFeed
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.jsonl"
+        run = world(1024)
+        with path.open("wb") as file:
+            header = {"schema": 1, "harness": "0", "run": "bench"}
+            file.write(json.dumps(header).encode() + b"\n")
+            for batch in [next(run), *(run.send(0.05) for _ in range(REPLAYED_SECONDS * HZ))]:
+                file.writelines(codec.encode(record) + b"\n" for record in batch)
+        size = path.stat().st_size / 1e6
+        feed = ReplayFeed(path)
+        begun, used = time.monotonic(), cpu()
+        feed.start()
+        while not feed.shown:
+            time.sleep(0.005)
+        first = time.monotonic() - begun
+        while not feed.loaded:
+            time.sleep(0.02)
+        read = cpu() - used
+        feed.playing = False
+        chosen = random.Random(0)
+        took = []
+        for _ in range(40):
+            at_ns = chosen.randrange(feed.tape.first_ns, feed.tape.last_ns)
+            used = time.thread_time()
+            feed.seek(at_ns)
+            took.append((time.thread_time() - used) * 1000)
+        feed.stop()
+    return [
+        f"Replay of {REPLAYED_SECONDS} s of 1,024 ranks ({size:.0f} MB): the first picture after "
+        f"{first:.2f} s, all of",
+        f"it read after {read:.1f} s of CPU; the way to a moment takes "
+        f"{statistics.median(took):.0f} ms of CPU, {max(took):.0f} at most.",
+    ]
 
 
 def measure(job: dict[str, object]) -> dict[str, float]:

@@ -8,6 +8,8 @@ default, so that old journals stay readable.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness.devices import GpuFailed as GpuFailed
+from harness.devices import GpusRead as GpusRead
 from harness.faults import Fault
 from harness.holdings import MemoryHeld as MemoryHeld
 from harness.holdings import MemoryKept as MemoryKept
@@ -450,6 +452,8 @@ Event = (
     | PulsesRead
     | ArrivalsRead
     | VitalsRead
+    | GpusRead
+    | GpuFailed
     | SetupsRead
     | EvidenceTaken
     | EvidenceComplete

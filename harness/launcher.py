@@ -89,6 +89,8 @@ class Launcher:
             self._wait_until_ready()
             rundir.link_latest(Path(self.job.runs_dir), self.job.run)
             say(f"run {self.job.run}: {self._size()}, in {os.path.relpath(self.run_dir)}")
+            if self.ready is not None and "metrics" in self.ready:
+                say(f"metrics at http://{self.ready['metrics']}/metrics")
         if self.stop_signal:
             return self._end_by_force(self._stopped_code)
         self.agent = self.children.spawn(

@@ -19,13 +19,14 @@ from harness.incidents import Incident
 from harness.state import AttemptState, RunState
 from harness.topology import coordinates_text, ranks_name, ranks_text
 
-RUN_PID = 1
-"""The process of the run itself; that of rank N is N + RANK_PID."""
-RANK_PID = 2
+RUN_PID = 1_000_000
+"""The process of the run itself; that of rank N is N + RANK_PID. Perfetto shows the number."""
+RANK_PID = 0
 STEPS, PHASES, FIRST_GROUP = 1, 2, 10
 ATTEMPTS, INCIDENTS, CHECKPOINTS = 1, 2, 3
 _SHORTEST_NS = 1000
 _MOST_TEXT = 200
+_DECISIVE = ("restart", "rollback", "stop")
 
 Event = dict[str, Any]
 
@@ -73,6 +74,13 @@ class Tracer:
         self._phases: dict[tuple[int, int], tuple[str, int]] = {}
         self._told_loss = -1
         """The last step whose loss was shown."""
+        broken = {i.verdict.attempt for i in state.incidents if i.action in _DECISIVE}
+        self._went_well = {
+            each.index
+            for each in state.attempts
+            if each.index not in broken and (each is not state.attempt or state.ended is not None)
+        }
+        """Attempts in which what was pending at a look was finished later."""
         self._judged_ns = 0
         """Where the last incident ends."""
         self._ends_ns = {attempt.index: _end_ns(state, attempt) for attempt in state.attempts}
@@ -148,7 +156,7 @@ class Tracer:
             at_ns=told.created_ns - self._offset_of(attempt, rank),
             op=told.op.rpartition(":")[2],
             call=" ".join([told.op.rpartition(":")[2], sizes, *dict.fromkeys(told.dtypes)]),
-            done=told.done,
+            done=told.done or attempt in self._went_well,
             site=told.site,
         )
         group = self._group(attempt, told.pg, rank, told.pg_desc)

@@ -152,7 +152,6 @@ class Transformer(nn.Module):
         for module in self.modules():
             if isinstance(module, Mixture):
                 module.bias.zero_()
-                module.loads.zero_()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Tokens (batch, seq) or activations (batch, seq, d_model) to activations or logits."""

@@ -58,7 +58,6 @@ class Mixture(nn.Module):
     """In place of a feed-forward layer. All sums are over tokens, so any layout gives the same."""
 
     bias: torch.Tensor
-    loads: torch.Tensor
 
     def __init__(self, config: Model, experts: Experts) -> None:
         super().__init__()
@@ -67,7 +66,9 @@ class Mixture(nn.Module):
         self.experts = Bank(config, experts.experts)
         self.shared = FeedForward(config) if experts.shared else None
         self.register_buffer("bias", torch.zeros(experts.experts), persistent=True)
-        self.register_buffer("loads", torch.zeros(experts.experts + 1), persistent=False)
+        # No buffer: ranks differ in it within a step, and buffers are held to be alike.
+        self.loads = torch.zeros(experts.experts + 1, device="cpu")
+        """Tokens for each expert in this step so far, and those that found no place."""
         self.loss_scale = 0.0
         """What the balance loss of one sequence counts: 1 / sequences of a step."""
         self.group: dist.ProcessGroup | None = None
@@ -84,6 +85,7 @@ class Mixture(nn.Module):
         share = share / share.sum(-1, keepdim=True)
         kept = self._kept(chosen)
         with torch.no_grad():
+            self.loads = self.loads.to(x.device)
             self.loads[:-1] += F.one_hot(chosen, len(self.bias)).sum((0, 1, 2))
             self.loads[-1] += (~kept).sum()
         out = self._through_experts(x.flatten(0, 1), chosen.flatten(), kept.flatten())

@@ -123,6 +123,21 @@ def squared_norm(optimizer: torch.optim.Optimizer, device: torch.device) -> floa
     return float(total)
 
 
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Of parameters and optimizer state on this rank, and as many for gradients as for parameters:
+    what a rank holds between steps and right before one, without gathered copies."""
+
+    def size(tensor: torch.Tensor) -> int:
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        return local.numel() * local.element_size()
+
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    kept = (value for state in optimizer.state.values() for value in state.values())
+    # Single numbers, such as AdamW's count of steps, are no states.
+    states = sum(size(value) for value in kept if torch.is_tensor(value) and value.numel() > 1)
+    return 2 * sum(map(size, parameters)) + states
+
+
 @dataclass(slots=True, kw_only=True)
 class Noise:
     """The gradient noise scale, the batch (in tokens) above which more tokens buy few steps.

@@ -46,6 +46,7 @@ class Step:
     data_wait: float | None = None
     exposed: float | None = None
     bubble: float | None = None
+    state_bytes: int | None = None
     peak_bytes: int | None = None
     noise_tokens: float | None = None
     expert_load: float | None = None
@@ -192,13 +193,14 @@ class Trainer:
         return self._noise.note(tokens / parts, small * parts**2, tokens, norm**2)
 
     def _told(self, loss: float, norm: float, facts: dict[str, Any], seconds: float) -> Step:
-        from harness.trainer import mesh
+        from harness.trainer import mesh, optim
 
         ran, wait = facts.pop("run"), facts.pop("data_wait")
         if self._config.run.breakdown:
             facts |= {
                 "data_wait": wait / seconds,
                 "exposed": self._waits.seconds / seconds,
+                "state_bytes": optim.state_bytes(self._optimizer),
                 "peak_bytes": mesh.peak_bytes(self._start.device),
             }
             if self._start.sizes.pp > 1:
@@ -260,8 +262,8 @@ def line(done: Step, config: Config, active: int, peak: float | None) -> str:
         text += f" bubble {done.bubble:.2f} (formula {(pp - 1) / (chunks * m + pp - 1):.2f})"
     for name, value in (("data", done.data_wait), ("exposed", done.exposed)):
         text += "" if value is None else f" {name} {value:.1%}"
-    if done.peak_bytes is not None:
-        text += f" peak {done.peak_bytes / 2**20:.0f} MiB"
+    for name, size in (("states", done.state_bytes), ("peak", done.peak_bytes)):
+        text += "" if size is None else f" {name} {size / 2**20:.1f} MiB"
     if done.noise_tokens is not None:
         text += f" noise {done.noise_tokens:.0f} tokens"
     if done.expert_load is not None:

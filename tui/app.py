@@ -1,6 +1,7 @@
 """The terminal app: what each key does beyond moving. The keys stand in `harness.tui.actions`."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,15 +38,9 @@ class HarnessApp(Moving):
         for action in ACTIONS
     ]
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def on_mount(self) -> None:  # Textual calls that of Shell too
         changed = {n: keys for n, keys in self.options.keys.items() if keys != BY_NAME[n].keys}
         self.set_keymap({name: keys or _NO_KEY for name, keys in changed.items()})
-
-    @property
-    def may_change(self) -> bool:
-        """Whether the run can be changed from here at all."""
-        return self.do is not None and not self.options.readonly
 
     @property
     def _replay(self) -> ReplayFeed | None:
@@ -191,7 +186,7 @@ class HarnessApp(Moving):
         if not self.options.files:
             self.say("no files are written from a browser")
             return
-        run = self.shown_view.header.run or "run"
+        run = re.sub(r"[^A-Za-z0-9-]", "_", self.shown_view.header.run) or "run"
         path = Path(f"{run}-{self.page}.svg")
         try:
             path.write_text(self.export_screenshot(), encoding="utf-8")

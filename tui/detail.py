@@ -7,7 +7,7 @@ from harness.events import EvidenceTaken
 from harness.state import RankState, RunState
 from harness.tui.cells import MEANINGS, Cell
 from harness.tui.view import View
-from harness.tui.wording import clean, exit_text, loss_text, rank_name
+from harness.tui.wording import clean, exit_text, frame_text, loss_text, rank_name
 
 Weight = Literal["title", "head", "text", "dim", "bad"]
 
@@ -46,11 +46,7 @@ def rank_detail(
 
 def _facts(state: RunState, cell: Cell, rank: RankState) -> list[DetailLine]:
     culprit = cell.state in ("dead", "hung", "mismatch", "corrupt", "oom")
-    lines = [
-        DetailLine(
-            text=f"{cell.state}: {MEANINGS[cell.state]}", weight="bad" if culprit else "text"
-        )
-    ]
+    lines = [DetailLine(text=_meaning(cell), weight="bad" if culprit else "text")]
     node = state.nodes.get(rank.node_rank)
     place = f"node {rank.node_rank}" + (f" {clean(node.host)}" if node is not None else "")
     pid = f"pid {rank.pid}" if rank.pid else "no process yet"
@@ -71,6 +67,12 @@ def _facts(state: RunState, cell: Cell, rank: RankState) -> list[DetailLine]:
             )
         )
     return lines
+
+
+def _meaning(cell: Cell) -> str:
+    meaning = MEANINGS[cell.state]
+    word = cell.state.replace("_", " ")
+    return meaning if meaning.startswith(word) else f"{word}: {meaning}"
 
 
 def _failure(rank: RankState) -> list[DetailLine]:
@@ -101,10 +103,7 @@ def _stack(evidence: EvidenceTaken) -> list[DetailLine]:
         by = f" (by {clean(evidence.frames_by)})" if evidence.frames_by else ""
         lines.append(DetailLine(text=""))
         lines.append(DetailLine(text=f"main thread, innermost first{by}", weight="head"))
-        lines += [
-            DetailLine(text=f"  {clean(f.function)}  {clean(f.file)}:{f.line}")
-            for f in evidence.frames
-        ]
+        lines += [DetailLine(text=f"  {frame_text(frame)}") for frame in evidence.frames]
     lines += [DetailLine(text=f"missing: {clean(m)}", weight="dim") for m in evidence.missing]
     return lines
 

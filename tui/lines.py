@@ -44,11 +44,14 @@ class LinesView(ScrollView, can_focus=False):
         self._line_at: Callable[[int], Line] = lambda _: ()
         self._count = 0
         self._shown: dict[int, Line] = {}
+        self._painted: dict[int, Line] = {}
+        """Lines of the present content that were painted already."""
 
     def show(self, count: int, width: int, line_at: Callable[[int], Line]) -> None:
         """Take new content and redraw the lines in sight that differ."""
         self._line_at = line_at
         self._count = count
+        self._painted.clear()
         size = Size(width, count)
         if size != self.virtual_size:
             self.virtual_size = size
@@ -81,7 +84,12 @@ class LinesView(ScrollView, can_focus=False):
         self._at_end = new_value >= self.max_scroll_y
 
     def _paint(self, y: int) -> Line:
-        return self._line_at(y) if 0 <= y < self._count else ()
+        if not 0 <= y < self._count:
+            return ()
+        line = self._painted.get(y)
+        if line is None:
+            line = self._painted[y] = self._line_at(y)
+        return line
 
     def render_line(self, y: int) -> Strip:
         left, top = self.scroll_offset

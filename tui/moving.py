@@ -6,15 +6,15 @@ from harness.topology import ranks_text
 from harness.tui import paint
 from harness.tui.detail import rank_detail
 from harness.tui.dialogs import TextScreen
+from harness.tui.drawing import LISTINGS, Drawing
 from harness.tui.grid import CARD_HEIGHT
 from harness.tui.lines import LinesView
 from harness.tui.paint import Line
-from harness.tui.shell import LISTINGS, Shell
 
 _DETAIL_LOG_LINES = 20
 
 
-class Moving(Shell):
+class Moving(Drawing):
     """The keys that change nothing but what is looked at."""
 
     _detail_log: tuple[str, ...] = ()

@@ -25,7 +25,8 @@ _TIME = re.compile(r"([+-]?)(\d{1,6}(?::\d{1,2}){0,2})")
 _TICK_SECONDS = 0.1
 _KEEP_SECONDS = 0.15
 """So much folding between two kept models: what a seek takes at most, beside loading one."""
-_MOST_KEPT = 64
+_MOST_BYTES = 256 << 20
+"""Of all kept models."""
 
 
 class Tape:
@@ -77,7 +78,7 @@ class Tape:
         if self._spent > self._every:
             self._spent = 0.0
             kept = [*self._kept, (len(self.times), pickle.dumps(self._model, protocol=5))]
-            if len(kept) > _MOST_KEPT:
+            if sum(len(raw) for _, raw in kept) > _MOST_BYTES:
                 del kept[1::2]
                 self._every *= 2
             self._kept = kept  # in one go: another thread looks things up in it

@@ -148,7 +148,7 @@ def _header(state: RunState, now_ns: int) -> Header:
     ranks = list(attempt.ranks.values()) if attempt is not None else []
     world = attempt.world_size if attempt else sum(n.local_world_size for n in state.nodes.values())
     return Header(
-        run=state.run.run if state.run is not None else "",
+        run=clean(state.run.run) if state.run is not None else "",
         stage=state.ended.outcome if state.ended is not None else state.stage,
         world_size=world,
         mesh=" ".join(f"{name}{size}" for name, size in axes_of(state) if size > 1),

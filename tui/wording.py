@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.events import WorkerExited
 from harness.incidents import Where
+from harness.sightings import Frame
 from harness.state import RunState
 from harness.topology import coordinates_text, ranks_text
 
@@ -25,6 +26,12 @@ def short_path(path: str) -> str:
     """The last two parts of an absolute path, for lines with little room."""
     parts = clean(path).split("/")
     return "/".join(parts[-2:]) if path.startswith("/") and len(parts) > 3 else clean(path)
+
+
+def frame_text(frame: Frame) -> str:
+    """`reduce_and_clip  trainer/optim.py:77`: short enough that the line is still seen."""
+    function = clean(frame.function).rpartition("<locals>.")[2]
+    return f"{function}  {short_path(frame.file)}:{frame.line}"
 
 
 def duration_text(seconds: float) -> str:

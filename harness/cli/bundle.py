@@ -10,16 +10,23 @@ import click
 
 from harness import bundles, journal, runs
 from harness.bundles import Packed, Source
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, note, print_json, reading_options
-from harness.errors import UsageError
+from harness.cli.reading import (
+    SCHEMA,
+    SETTINGS,
+    ReadingCommand,
+    note,
+    on_this_machine,
+    print_json,
+    reading_options,
+)
 from harness.ranklogs import attempts, rank_files
 from harness.redact import Redactor
+from harness.sizes import size_text
 from harness.state import RunState
 from harness.version import version
 
 _TAIL = 256 << 10
 _LOGS = 64 << 20
-_UNITS = 1024.0
 
 
 @click.command("bundle", cls=ReadingCommand, context_settings=SETTINGS)
@@ -46,12 +53,7 @@ def command(
 
     Everything that takes a RUN takes the file: report, status, logs, trace, replay, tui.
     """
-    found = runs.find(run, runs.runs_dir(runs_dir))
-    if isinstance(found, runs.Endpoint):
-        raise UsageError(
-            f"the run at {found.address} lies on its own machine",
-            help="give the run's name or directory there",
-        )
+    found = on_this_machine(runs.find(run, runs.runs_dir(runs_dir)))
     reading = runs.read(found)
     for text in reading.notes:
         note(text)
@@ -107,14 +109,10 @@ def _logs(run: Path, state: RunState, which: str) -> Iterator[Source]:
 
 
 def _text(target: Path, packed: Packed, redactor: Redactor) -> str:
-    size = packed.bytes / _UNITS
-    unit = "KiB"
-    if size >= _UNITS:
-        size, unit = size / _UNITS, "MiB"
     counts = ", ".join(f"{count} x {what}" for what, count in sorted(redactor.counts.items()))
     cut = sum(not each["whole"] for each in packed.files)
     lines = [
-        f"{target}: {len(packed.files)} files, {size:.1f} {unit}",
+        f"{target}: {len(packed.files)} files, {size_text(packed.bytes)}",
         f"taken out: {counts or 'nothing'}; look at it before you give it away",
     ]
     if cut:

@@ -10,8 +10,7 @@ from harness import checkpointdir
 from harness.checkpointdir import Found
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import ExitCode, UsageError
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from harness.sizes import size_text
 
 
 @click.group("ckpt", invoke_without_command=True, context_settings=SETTINGS)
@@ -154,17 +153,15 @@ def _line(one: Found, good: str = "") -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.saved_ns / 1e9))
     mesh = " x ".join(f"{axis} {size}" for axis, size in manifest.mesh.items())
     ranks = f"{manifest.world_size} rank{'' if manifest.world_size == 1 else 's'}"
-    words = [good, manifest.state, _size(manifest.bytes), ranks + (f" ({mesh})" if mesh else "")]
+    words = [
+        good,
+        manifest.state,
+        size_text(manifest.bytes),
+        ranks + (f" ({mesh})" if mesh else ""),
+    ]
     if manifest.vouched_by:
         words.append(f"vouched for by {', '.join(manifest.vouched_by)}")
     return f"{name}  {when}  " + ", ".join(filter(None, words))
-
-
-def _size(count: float) -> str:
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count, unit = count / 1024, unit + 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
 
 
 def _json(root: Path, found: list[Found]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def _pages() -> dict[str, Path]:
     return {page.stem: page for page in sorted(PAGES.glob("*.md")) if page.stem in FAMILY_OF}
 
 
-def _title(page: Path) -> str:
+def title(page: Path) -> str:
     """The first sentence under the first heading, on one line."""
     paragraphs = page.read_text(encoding="utf-8").split("\n\n")
     texts = (text.strip() for text in paragraphs)
@@ -83,7 +83,7 @@ def _list(pages: dict[str, Path], as_json: bool) -> None:
         if known:
             click.echo(family)
         for name in known:
-            click.echo(f"  {name:<32} {_title(pages[name])}"[:100].rstrip())
+            click.echo(f"  {name:<32} {title(pages[name])}"[:100].rstrip())
 
 
 def _unknown(code: str, word: str, pages: dict[str, Path]) -> UsageError:

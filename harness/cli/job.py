@@ -1,16 +1,29 @@
 """From settings to a `Job`, everything checked that can be checked before anything is started."""
 
+import importlib.util
 import os
+import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import rundir, script
 from harness.children import interpreter_flags
 from harness.config import Config, Job, Mode
 from harness.errors import UsageError
-from harness.placement import Placement, check_port_free, count_workers, place, rdzv_conf
+from harness.placement import (
+    Placement,
+    check_port_free,
+    count_workers,
+    is_local,
+    place,
+    rdzv_conf,
+)
 from harness.policy import Policy
 from harness.settings import BY_NAME, parse, parse_ranks
+
+if TYPE_CHECKING:
+    from harness.wire.tls import Tls
 
 UNDERSTOOD_RDZV_CONF = ("join_timeout", "timeout", "last_call_timeout", "is_host")
 
@@ -25,7 +38,8 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         rundir.check_name(config.text("run_name"))
     placement = place(config)
     workers = count_workers(config, python)
-    token = _token(config, placement)
+    token, tls = _token(config, placement), _tls(config, placement)
+    _check_metrics(config, placement, token)
     if placement.head:
         _check_ports(config, placement)
     job = Job(
@@ -50,11 +64,16 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         preempt_signal=config.text("preempt_signal"),
         controller=placement.bind if placement.head else placement.endpoint,
         token=token,
+        tls_cert=tls.cert,
+        tls_key=tls.key,
+        tls_ca=tls.ca,
         run_id=config.text("rdzv_id"),
         role=config.text("role"),
         local_ranks_filter=_shown_ranks(config, workers),
         watch_checkpoints=_watched(config),
         digest_exclude=_excluded(config),
+        metrics_addr=config.text("metrics_addr"),
+        metrics_port=-1 if (port := config.integer("metrics_port")) is None else port,
         cwd=os.getcwd(),
     )
     return job, placement
@@ -165,8 +184,47 @@ def _token(config: Config, placement: Placement) -> str:
     return token
 
 
+def _tls(config: Config, placement: Placement) -> "Tls":
+    """The files of TLS, checked. Raises UsageError."""
+    from harness.wire.tls import PLAIN, Tls  # grpc is heavy, and only this needs it
+
+    if not any(config.text(name) for name in ("tls_cert", "tls_key", "tls_ca")):
+        return PLAIN
+    found = Tls.of_config(config)
+    if placement.head and not found.cert:
+        raise UsageError(
+            "--tls-ca on the head node needs --tls-cert and --tls-key too",
+            help="the controller has to show a certificate; see docs/security.md",
+        )
+    return found
+
+
 def _check_ports(config: Config, placement: Placement) -> None:
     check_port_free(placement.host, placement.store_port, "--master-port")
     host, _, port = placement.bind.rpartition(":")
     option = "--rdzv-endpoint" if config.text("rdzv_endpoint") else "--master-port"
     check_port_free(host.strip("[]"), int(port), option)
+
+
+def _check_metrics(config: Config, placement: Placement, token: str) -> None:
+    """Raises UsageError where nobody could read the metrics, or everybody."""
+    port, origin = config.integer("metrics_port"), config.origin("metrics_port")
+    if port is None:
+        return
+    if port > 65534:
+        raise UsageError(f"{origin}: {port} is no port with another one after it")
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise UsageError(
+            f"{origin}: metrics need the package prometheus_client",
+            help="pip install 'train-harness[metrics]'",
+        )
+    host, where = config.text("metrics_addr"), config.origin("metrics_addr")
+    if not is_local(host) and host not in ("0.0.0.0", "::"):
+        raise UsageError(f"{where}: {host} is no address of this machine")
+    if not token and not socket.gethostbyname(host).startswith("127."):
+        raise UsageError(
+            f"{where}: metrics at {host} need a token: others can reach that port",
+            help="give the run a secret in HARNESS_TOKEN or with --token-file",
+        )
+    if placement.head:
+        check_port_free(host, port, "--metrics-port")

@@ -169,7 +169,7 @@ def _draw(name: str, pp: int, micro_batches: int, chunks: int | None, as_json: b
         click.echo(row)
     click.echo(
         f"{known}: bubble {line.bubble:.3f}, (p-1)/(vm+p-1) = {formula:.3f}; "
-        f"stage 0 holds {line.in_flight} micro-batches at most"
+        f"rank 0 holds the activations of {line.in_flight} forward passes at most"
     )
     legend = "F forward, B backward"
     if known == "zero-bubble":

@@ -5,11 +5,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from harness.errors import ExitCode, HarnessError
+from harness.errors import ExitCode, HarnessError, UsageError
+
+if TYPE_CHECKING:
+    from harness import runs
+    from harness.events import Record
 
 SCHEMA = 1
 
@@ -106,6 +110,25 @@ def counted(items: Iterable[T], what: str) -> Iterator[T]:
         yield item
     if shown:
         print(f"\r{'':{len(what) + 20}}\r", end="", file=sys.stderr, flush=True)
+
+
+def on_this_machine(found: "runs.RunFolder | runs.Endpoint") -> "runs.RunFolder":
+    """The run's directory. Raises UsageError when only its controller is known."""
+    from harness import runs
+
+    if isinstance(found, runs.Endpoint):
+        raise UsageError(
+            f"the files of the run at {found.address} lie on its own machine",
+            help="give the run's name or directory there",
+        )
+    return found
+
+
+def records(found: "runs.RunFolder", what: str) -> "Iterator[Record]":
+    """All records of a run's journal, damaged ones left out: `runs.read` has named them."""
+    from harness import journal
+
+    return counted(journal.read(found.journal, on_bad="skip", say=lambda _: None), what)
 
 
 def note(text: str) -> None:

@@ -6,18 +6,18 @@ from typing import Any
 
 import click
 
-from harness import journal, runs
+from harness import runs
 from harness.cli.reading import (
     SCHEMA,
     SETTINGS,
     ReadingCommand,
-    counted,
     note,
+    on_this_machine,
     print_json,
     reading_options,
+    records,
 )
 from harness.errors import ExitCode, UsageError
-from harness.events import Record
 from harness.incidents import Incident
 from harness.state import RunState
 from harness.timeline import Moment, Teller
@@ -46,12 +46,7 @@ def command(
 
     Exit code: 0 the verdicts are those of then, 1 they are others. On a screen: harness tui.
     """
-    found = runs.find(run, runs.runs_dir(runs_dir))
-    if isinstance(found, runs.Endpoint):
-        raise UsageError(
-            f"the journal of {found.address} lies on its own machine",
-            help="give the run's name or directory there",
-        )
+    found = on_this_machine(runs.find(run, runs.runs_dir(runs_dir)))
     reading = runs.read(found)
     state = reading.state
     if state.run is None:
@@ -73,13 +68,9 @@ def command(
     return ExitCode.OK if alike else ExitCode.SCRIPT_FAILED
 
 
-def _records(found: runs.RunFolder, what: str) -> Iterator[Record]:
-    return counted(journal.read(found.journal, on_bad="skip", say=lambda _: None), what)
-
-
 def _moments(found: runs.RunFolder, state: RunState) -> Iterator[Moment]:
     teller = Teller(state)
-    for record in _records(found, "reading"):
+    for record in records(found, "reading"):
         yield from teller.take(record)
     yield from teller.end()
 
@@ -97,7 +88,7 @@ def _tell(moments: list[Moment], started_ns: int, speed: float | None) -> None:
 def _again(found: runs.RunFolder) -> RunState:
     from harness.recovery import replay
 
-    return replay(_records(found, "judging again"))
+    return replay(records(found, "judging again"))
 
 
 def _verdicts(state: RunState) -> list[tuple[str, tuple[int, ...], str]]:

@@ -4,17 +4,19 @@ from pathlib import Path
 
 import click
 
-from harness import journal, runs
+from harness import runs
 from harness.cli.reading import (
     SETTINGS,
     ReadingCommand,
-    counted,
     note,
+    on_this_machine,
     print_json,
     reading_options,
+    records,
 )
 from harness.errors import UsageError
 from harness.incidents import Incident
+from harness.sizes import size_text
 from harness.state import RunState
 
 _NEWEST = "newest"
@@ -76,15 +78,8 @@ def _page(found: runs.RunFolder | runs.Endpoint, state: RunState) -> str:
     from harness.page import History, page
     from harness.version import version
 
-    if isinstance(found, runs.Endpoint):
-        raise UsageError(
-            f"the journal of {found.address} lies on its own machine",
-            help="give the run's name or directory there",
-        )
     history = History()
-    for record in counted(
-        journal.read(found.journal, on_bad="skip", say=lambda _: None), "reading"
-    ):
+    for record in records(on_this_machine(found), "reading"):
         history.take(record)
     return page(state, history, version=version())
 
@@ -97,7 +92,7 @@ def _write_page(target: str, text: str) -> None:
         Path(target).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}") from None
-    click.echo(f"{target}: {len(text) / 1024:.0f} KiB; open it in a browser", err=True)
+    click.echo(f"{target}: {size_text(len(text.encode()))}; open it in a browser", err=True)
 
 
 def _incident(state: RunState, which: str) -> Incident:

@@ -8,9 +8,18 @@ from typing import TextIO
 
 import click
 
-from harness import journal, runs
+from harness import runs
+from harness.cli.choosing import ranks_where, where_option
 from harness.cli.logs import parse_ranks
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, counted, note, reading_options
+from harness.cli.reading import (
+    SCHEMA,
+    SETTINGS,
+    ReadingCommand,
+    note,
+    on_this_machine,
+    reading_options,
+    records,
+)
 from harness.errors import UsageError
 from harness.state import RunState
 from harness.trace import Event, Tracer
@@ -20,6 +29,7 @@ from harness.trace import Event, Tracer
 @reading_options
 @click.option("--out", "-o", metavar="FILE", help="Where to.  [default: NAME.trace.json]")
 @click.option("--rank", "ranks", metavar="RANKS", help="Only these ranks, such as 0-3,7.")
+@where_option
 @click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Only attempt N.")
 def command(
     run: str | None,
@@ -27,6 +37,7 @@ def command(
     as_json: bool,
     out: str | None,
     ranks: str | None,
+    where: str | None,
     attempt: int | None,
 ) -> None:
     """Write RUN (a name or directory; default: the newest) as a Chrome trace: steps, phases and the
@@ -34,17 +45,12 @@ def command(
 
     \b
       harness trace
-      harness trace swift-otter-12 --rank 0-7 --attempt 1 -o run.json
+      harness trace swift-otter-12 --where 'pp=0 !tp=1' --attempt 1 -o run.json
       harness trace --json | gzip > run.json.gz
 
     Open it in https://ui.perfetto.dev or chrome://tracing. --json writes it to stdout.
     """
-    found = runs.find(run, runs.runs_dir(runs_dir))
-    if isinstance(found, runs.Endpoint):
-        raise UsageError(
-            f"the journal of {found.address} lies on its own machine",
-            help="give the run's name or directory there",
-        )
+    found = on_this_machine(runs.find(run, runs.runs_dir(runs_dir)))
     if as_json and out is not None:
         raise UsageError("--json and --out exclude each other", help="leave one out")
     reading = runs.read(found)
@@ -56,10 +62,13 @@ def command(
     for text in reading.notes:
         note(text)
     chosen = None if ranks is None else parse_ranks(ranks)
+    there = ranks_where(state, where)
+    if there is not None:
+        chosen = there if chosen is None else there & chosen
+    if chosen is not None and not chosen & state.attempts[-1].ranks.keys():
+        raise UsageError("these ranks are not of this run", help="harness status shows all")
     tracer = Tracer(state, ranks=chosen, attempt=attempt)
-    for record in counted(
-        journal.read(found.journal, on_bad="skip", say=lambda _: None), "reading"
-    ):
+    for record in records(found, "reading"):
         tracer.take(record)
     if as_json:
         _write(sys.stdout, tracer.events(), state)

@@ -11,6 +11,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import events as e
 from harness.config import Job
@@ -26,7 +27,11 @@ from harness.membership import Strike
 from harness.state import RunState
 from harness.version import version
 from harness.wire.server import open_server
+from harness.wire.tls import Tls
 from harness.wire.waiting import first_of, within
+
+if TYPE_CHECKING:
+    from harness.metrics.traces import Traces
 
 log = logging.getLogger("harness.controller")
 
@@ -60,6 +65,7 @@ def run_controller(options: Options, decider: Decider, reporter: Reporter) -> in
     else goes to `controller.log` in the run directory.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a key press
+    os.umask(0o077)  # it starts no process of a user: nothing of what it writes is for others
     ready = _ReadyLine(options.ready_fd)
     try:
         _log_to(options.run_dir / "controller.log")
@@ -79,15 +85,19 @@ def run_controller(options: Options, decider: Decider, reporter: Reporter) -> in
 
 async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter: Reporter) -> int:
     job = Job.read(options.run_dir / "job.json")
-    server, address = open_server(options.bind, job.token)
+    server, address = open_server(options.bind, job.token, Tls.of_job(job))
     writer = JournalWriter(
         options.run_dir / FILE_NAME, run=job.run, version=version(), say=_say_aloud
     )
     files = IncidentFiles(options.run_dir, reporter)
     strike_file = StrikeFile(options.run_dir.parent, job.policy.strike_window, _say_aloud)
 
+    traces = _open_traces(job)
+
     def on_event(state: RunState, event: e.Event) -> None:
         files.on_event(state, event)
+        if traces is not None:
+            traces.on_event(state, event)
         if isinstance(event, e.HostStruck):
             strike_file.add(state.strikes[-1])
         if isinstance(event, e.IncidentSettled):
@@ -96,6 +106,8 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
 
     loop = Loop(writer=writer, decider=decider, on_event=on_event)
     loop.resume(writer.path)
+    if traces is not None:
+        traces.resume(loop.state)
     files.write_all(loop.state)
     fresh = loop.state.run is None
     strike_file.add(*(strike for strike in loop.state.strikes if strike.run == job.run))
@@ -103,13 +115,15 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
     loop.start(started, os.getpid(), address)
     log.info("run %s, incarnation %d, at %s", job.run, loop.state.incarnations - 1, address)
     closing = asyncio.Event()
-    serve(server, loop, job.token, closing)
+    serve(server, loop, closing)
     await server.start()
     replace_file(
         options.run_dir / "controller.json",
         json.dumps({"address": address, "pid": os.getpid()}) + "\n",
     )
-    ready.tell({"address": address})
+    doors = contextlib.ExitStack()
+    metrics = _open_metrics(doors, job, loop)
+    ready.tell({"address": address, **({"metrics": metrics} if metrics else {})})
     try:
         await first_of(
             _run_is_over(loop),
@@ -120,11 +134,45 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
         )
     finally:
         closing.set()
+        doors.close()
         # Bounded: a controller that cannot go on must end, so that the next one can.
         with contextlib.suppress(asyncio.TimeoutError):
             await within(2 * _STREAMS_SECONDS, server.stop(_STREAMS_SECONDS))
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
         writer.close()
     return ExitCode.OK
+
+
+def _open_traces(job: Job) -> "Traces | None":
+    """Imported only where somebody asks for traces."""
+    if "OTEL_TRACES_EXPORTER" not in os.environ:
+        return None
+    from harness.metrics.traces import open_traces
+
+    return open_traces(os.environ, job.run, version())
+
+
+def _open_metrics(doors: contextlib.ExitStack, job: Job, loop: Loop) -> str:
+    """Where the run's metrics are told; empty where nobody wants them, or nobody can have them."""
+    address = job.metrics_at(agent=False)
+    if not address:
+        return ""
+    from harness.metrics.endpoint import FOLDER, NotOpen, open_endpoint
+    from harness.metrics.run import of_run
+
+    door = open_endpoint(
+        address,
+        token=job.token,
+        run=job.run,
+        take=lambda: of_run(loop.state, loop.writer.path.stat().st_size),
+        found_in=job.run_dir / FOLDER / "controller.json",
+    )
+    try:
+        return doors.enter_context(door)
+    except NotOpen as error:
+        _say_aloud(str(error))
+        return ""
 
 
 async def _run_is_over(loop: Loop) -> None:

@@ -6,6 +6,7 @@ from harness.diagnosis.endings import Ending
 from harness.diagnosis.scene import Scene
 from harness.diagnosis.signature import Signature, place_text
 from harness.incidents import Finding
+from harness.sizes import size_text
 from harness.topology import ranks_name
 
 _MEANING = {
@@ -64,13 +65,3 @@ def _why(ending: Ending) -> str:
 
 def _when(ending: Ending) -> str:
     return f"after step {ending.step}" if ending.step else "before the first counted step"
-
-
-def size_text(size: int) -> str:
-    """`1536` as `1.5 KiB`."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:.3g} TiB"

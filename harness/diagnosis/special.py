@@ -33,14 +33,32 @@ def find(attempt: AttemptState, endings: Iterable[Ending]) -> tuple[list[Finding
     """Findings, and the endings that none of them explains."""
     groups: dict[str, list[tuple[Ending, str]]] = {}
     unexplained: list[Ending] = []
+    by_driver: list[Finding] = []
     for ending in endings:
         verdict, cause = _explain(ending)
-        if verdict:
+        report = device_fault.reported(attempt, ending)
+        if report is not None and verdict in ("", "device_fault"):
+            by_driver.append(_by_driver(ending, report))
+        elif verdict:
             groups.setdefault(verdict, []).append((ending, cause))
         else:
             unexplained.append(ending)
     found = [_finding(verdict, group) for verdict, group in groups.items()]
-    return [_with_growth(attempt, finding) for finding in found], unexplained
+    return [*by_driver, *(_with_growth(attempt, finding) for finding in found)], unexplained
+
+
+def _by_driver(ending: Ending, report: device_fault.Report) -> Finding:
+    """The driver's word stands above what the program made of it."""
+    error = report.error
+    finding = _finding("device_fault", [(ending, device_fault.words(error))])
+    place = "its process computes there" if error.proven else "by its place on the node it is there"
+    return replace(
+        finding,
+        reason=f"the driver of the GPU under {ranks_name(finding.ranks)} says so, and {place}",
+        confidence="proven" if error.proven else "likely",
+        onset_ns=min(error.seen_ns, ending.at_ns),
+        evidence=(report.ref, *ending.evidence),
+    )
 
 
 def _with_growth(attempt: AttemptState, finding: Finding) -> Finding:

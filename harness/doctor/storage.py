@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.agent.vitals import memory_available
 from harness.doctor.checks import Check, Level
+from harness.sizes import size_text
 
 SHM = Path("/dev/shm")
 MIB, GIB = 1 << 20, 1 << 30
@@ -146,12 +147,3 @@ def memory(ranks: int) -> Check:
             facts=facts,
         )
     return Check(name="memory", level="ok", says=says, facts=facts)
-
-
-def size_text(count: float) -> str:
-    """`805 MiB`, three digits at most."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"

@@ -16,6 +16,7 @@ _LANE = 14
 _CURVES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 """Of attempts, in turn: Okabe and Ito's colours, which the colour-blind tell apart."""
 _FAILING = "#D55E00"
+MOST_LANES = 64
 _GLYPH_CELLS = 2048
 """With more ranks cells have no letters."""
 
@@ -68,7 +69,7 @@ def timeline(state: RunState, history: History) -> str:
     end_ns = max(state.ended_ns or state.last_ns, state.started_ns + 1)
     seconds = (end_ns - state.started_ns) / 1e9
     x = _Axis(0, seconds, _LEFT, WIDTH - _RIGHT)
-    ranks = sorted({life.rank for life in history.lives.values()})
+    ranks = _lanes(state, history)
     height = 30 + _LANE * (2 + len(ranks)) + 26
     lanes = 24
     parts: list[str] = []
@@ -90,6 +91,8 @@ def timeline(state: RunState, history: History) -> str:
     for number, rank in enumerate(ranks):
         parts.append(_lane_name(f"rank {rank}", below + number * _LANE))
     for life in history.lives.values():
+        if life.rank not in ranks:
+            continue
         top = below + ranks.index(life.rank) * _LANE
         attempt_end = _end_of(state, state.attempts[life.attempt], end_ns)
         begin, end = at(life.began_ns), at(life.ended_ns or attempt_end)
@@ -103,6 +106,15 @@ def timeline(state: RunState, history: History) -> str:
         parts.append(_mark(at(onset), 14, height - 26, incident))
     parts += _seconds_axis(x, height - 24)
     return _svg(height, parts)
+
+
+def _lanes(state: RunState, history: History) -> list[int]:
+    """The ranks that are drawn one by one: all of a small world, else those that failed first."""
+    ranks = sorted({life.rank for life in history.lives.values()})
+    if len(ranks) <= MOST_LANES:
+        return ranks
+    failed = {rank for each in state.incidents for rank in each.verdict.first_failing}
+    return [rank for rank in ranks if rank in failed][:MOST_LANES]
 
 
 def _attempt_bars(
@@ -248,9 +260,11 @@ def _mark(x: float, top: float, bottom: float, incident: Incident) -> str:
     verdict = incident.verdict
     who = ranks_name(verdict.first_failing) if verdict.first_failing else "the run"
     tip = f"incident {incident.id}: {verdict.verdict} of {who}"
+    side, anchor = (3, "start") if x < WIDTH - 40 else (-3, "end")
     return (
         f'<g>{_tip(tip)}<path class="incident" d="M{x:.1f} {top}V{bottom}"/>'
-        f'<text x="{x + 3:.1f}" y="{top + 8}" class="incident">#{incident.id}</text></g>'
+        f'<text x="{x + side:.1f}" y="{top + 8}" class="incident" text-anchor="{anchor}">'
+        f"#{incident.id}</text></g>"
     )
 
 

@@ -7,8 +7,6 @@ from harness import events as e
 
 MOST_POINTS = 1500
 """Of a curve; beyond it every other one is left out, again and again."""
-MOST_LANES = 64
-"""Ranks whose lives are drawn one by one."""
 
 
 @dataclass(slots=True)
@@ -64,7 +62,7 @@ class History:
                 for pulse in event.pulses:
                     if pulse.loss is not None and math.isfinite(pulse.loss):
                         self.curves.setdefault(attempt, Curve()).add(pulse.step, pulse.loss)
-            case e.WorkerStarted() if event.rank < MOST_LANES:
+            case e.WorkerStarted():
                 self.lives[attempt, event.rank] = Life(
                     attempt=attempt, rank=event.rank, began_ns=record.stamp.wall_ns
                 )

@@ -92,7 +92,9 @@ def known(name: str) -> Model:
     parameters = float(size[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[size[2].upper()]
     # 12 h^2 parameters a layer (Kaplan et al. 2020, arXiv:2001.08361) and h = 128 layers.
     layers = max(1, round((parameters / (12 * _ASPECT**2)) ** (1 / 3)))
-    hidden = max(128, 128 * round(math.sqrt(parameters / (12 * layers)) / 128))
+    width = math.sqrt(parameters / (12 * layers))
+    step = 1024 if width > 4096 else 128  # heads of 128, a multiple of 8 of them in large models
+    hidden = max(step, step * round(width / step))
     heads = hidden // 128
     return replace(
         MODELS["8B"],

@@ -8,7 +8,7 @@ from harness.plan import layout, memory, pipeline, speed, traffic
 from harness.plan.layout import Advice, Job
 from harness.plan.memory import RECOMPUTE, States
 
-_DEFAULT_BATCH = 4 * 2**20  # tokens
+_DEFAULT_BATCH, _LARGEST_BATCH = 4 * 2**20, 16 * 2**20  # tokens; Llama 3 ended with the second
 _BF16 = 2
 
 
@@ -30,7 +30,11 @@ class Question:
 
 
 def default_batch(gpus: int, seq: int) -> int:
-    """Sequences in a step when nobody says: about 4 million tokens, at least one on each GPU."""
+    """Sequences in a step when nobody says: about 4 million tokens, at least one on each GPU; where
+    that would be more than 16 million, on every second or further GPU."""
+    most = max(1, _LARGEST_BATCH // seq)
+    if gpus > most:
+        return max(size for size in range(1, most + 1) if gpus % size == 0)
     return gpus * max(1, round(_DEFAULT_BATCH / seq / gpus))
 
 

@@ -13,7 +13,7 @@ from harness import events as e
 from harness import orders as o
 from harness.sightings import Pulse
 from harness.state import booking, digesting, files, groups, memory, nodes, sampling, stalls
-from harness.state.reading import arrivals_read, setups_read, vitals_read
+from harness.state.reading import arrivals_read, gpus_read, setups_read, vitals_read
 from harness.state.rerun import pending
 from harness.state.words import (
     AttemptState,
@@ -121,6 +121,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.PulsesRead()
             | e.ArrivalsRead()
             | e.VitalsRead()
+            | e.GpusRead()
+            | e.GpuFailed()
             | e.SetupsRead()
             | e.EvidenceTaken()
         ):
@@ -170,6 +172,8 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             arrivals_read(state, stamp, event)
         case e.VitalsRead():
             vitals_read(state, stamp, event)
+        case e.GpusRead() | e.GpuFailed():
+            gpus_read(state, stamp, event)
         case e.SetupsRead():
             setups_read(state, stamp, event)
         case e.WorkerStarted():

@@ -10,6 +10,8 @@ from harness.topology import ranks_of
 _STAGE_AXES = ("pp", "pipe", "stage")
 _JUDGE_NS = 900_000_000
 _RECENT_STEPS = 4
+_MOST_GPU_ERRORS = 1000
+"""The first ones tell; a dying GPU goes on for hours."""
 
 
 def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> None:
@@ -124,3 +126,12 @@ def setups_read(state: RunState, stamp: e.Stamp, event: e.SetupsRead) -> None:
         attempt.setups.update(
             {rank: setup for rank in ranks_of(setup.ranks) if rank in attempt.ranks}
         )
+
+
+def gpus_read(state: RunState, stamp: e.Stamp, event: e.GpusRead | e.GpuFailed) -> None:
+    if isinstance(event, e.GpusRead):
+        state.gpus[event.node_rank] = event.gpus
+        return
+    attempt = _attempt(state, stamp)
+    if attempt is not None and len(attempt.gpu_errors) < _MOST_GPU_ERRORS:
+        attempt.gpu_errors.append((event, (stamp.source, stamp.seq)))

@@ -6,6 +6,7 @@ from typing import Literal
 from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
+from harness.devices import Gpu
 from harness.incidents import Incident
 from harness.membership import Strike
 from harness.setups import Setup
@@ -179,6 +180,8 @@ class AttemptState:
     """By rank: what it runs with, by its newest word."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     growth: Growth = field(default_factory=Growth)
+    gpu_errors: list[tuple[e.GpuFailed, tuple[str, int]]] = field(default_factory=list)
+    """What drivers have reported of GPUs, each with (source, seq) of its record."""
     counted: dict[str, e.GroupCreated] = field(default_factory=dict)
     """Groups whose names count up from the first group of all on, by name, as reported first."""
     clash: tuple[e.GroupCreated, e.GroupCreated] | None = None
@@ -287,6 +290,8 @@ class RunState:
     """When the stage was entered."""
     nodes: dict[int, NodeState] = field(default_factory=dict)
     clocks: Clocks = field(default_factory=Clocks)
+    gpus: dict[int, tuple[Gpu, ...]] = field(default_factory=dict)
+    """By node: their health, by the newest word."""
     attempts: list[AttemptState] = field(default_factory=list)
     store: e.StoreReady | None = None
     """The store of the newest attempt."""

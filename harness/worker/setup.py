@@ -35,23 +35,25 @@ class Telling:
         try:
             each = [p for group in optimizer.param_groups for p in group["params"]]
             count = sum(int(parameter.numel()) for parameter in each)
-        except (AttributeError, KeyError, TypeError):
-            return  # it only looks like one
+        except Exception:  # it only looks like one, or its parameters have no size yet
+            return
         if self._parameters is None or count > self._parameters:
             self._parameters, self._tensors = count, len(each)
 
     def tell(self) -> None:
-        """All that is known by now."""
-        self._say(
-            "SetupTold",
-            python=f"{platform.python_implementation()} {platform.python_version()}",
-            arguments=self._command,
-            environment=_environment(),
-            packages=_packages(),
-            files=_files(),
-            parameters=self._parameters,
-            tensors=self._tensors,
-        )
+        """All that is known by now. The user's own calls lead here: nothing may escape."""
+        try:
+            told = {
+                "python": f"{platform.python_implementation()} {platform.python_version()}",
+                "arguments": self._command,
+                "environment": _environment(),
+                "packages": _packages(),
+                "files": _files(),
+            }
+        except Exception as error:  # modules and their attributes may be anything
+            self._say("HookFailed", module="setup", why=repr(error))
+            return
+        self._say("SetupTold", **told, parameters=self._parameters, tensors=self._tensors)
 
 
 def _environment() -> dict[str, str]:

@@ -167,8 +167,10 @@ def test_a_trace_is_written_and_keeps_its_schema(shell: Shell, tmp_path: Path) -
     for words, why in (
         (["--attempt", "9"], "it has attempt 0 only"),
         (["--json", "-o", "x"], "exclude each other"),
-        (["127.0.0.1:1"], "lies on its own machine"),
+        (["127.0.0.1:1"], "lie on its own machine"),
         (["-o", "no/such/x"], "cannot write no/such/x"),
+        (["--rank", "9"], "these ranks are not of this run"),
+        (["--where", "state=hug"], "hung"),
     ):
         code, out, err = shell("trace", *words)
         assert code == 2

@@ -44,7 +44,12 @@ def test_the_wheel_holds_one_import_name_and_all_its_files(installed: Path) -> N
     for name in ("agent", "tui", "chaos", "trainer", "worker", "controller", "cli", "sdk"):
         assert (installed / "harness" / name / "__init__.py").is_file()
         assert not (installed / "harness" / name).is_symlink()
-    for name in ("py.typed", "wire/control.proto", "trainer/demo.toml"):
+    for name in (
+        "py.typed",
+        "wire/control.proto",
+        "trainer/demo.toml",
+        "tui/templates/app_index.html",
+    ):
         assert (installed / "harness" / name).is_file()
     assert list((installed / "harness" / "schemas").glob("*.json"))
 

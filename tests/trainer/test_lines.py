@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import plan
+
 if TYPE_CHECKING:
     from tests.trainer.conftest import Launch
 
@@ -16,9 +18,8 @@ if TYPE_CHECKING:
 def test_the_breakdown(launch: Launch) -> None:
     done = launch(2, "--pp", "2", "--micro-batches", "4", "--breakdown", "--recompute", "full")
     assert done.codes == [0, 0], done.err
-    wanted = (
-        r" tok/s \d+ bubble 0\.\d\d \(formula 0\.20\) data \d+\.\d% exposed \d+\.\d% peak \d+ MiB"
-    )
+    wanted = r" tok/s \d+ bubble 0\.\d\d \(formula 0\.20\) data \d+\.\d% exposed \d+\.\d%"
+    wanted += r" states \d+\.\d MiB peak \d+\.\d MiB"
     for line in done.out[0].splitlines()[1:]:
         assert re.search(wanted + "$", line), line
     assert done.steps[1] is not None
@@ -27,6 +28,27 @@ def test_the_breakdown(launch: Launch) -> None:
         assert 0 < step["exposed"] < 1
         assert 0 <= step["data_wait"] < 1
         assert step["peak_bytes"] > 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "shards"),
+    [
+        ("--ddp", 1),
+        ("", 1),
+        ("--dp-shard 2", 2),
+        ("--dp-shard 4 --zero 1", 4),
+        ("--dp-shard 4 --zero 3", 4),
+        ("--cp 2 --dp-shard 2", 4),
+    ],
+)
+def test_states_are_as_large_as_planned(launch: Launch, flags: str, shards: int) -> None:
+    done = launch(4, *flags.split(), "--breakdown", "--steps", "1", "--warmup", "0")
+    assert done.codes == [0] * 4, done.err
+    # The headline says how many parameters there are; all shards of this model are even.
+    parameters = int(done.out[0].split()[0].replace(",", ""))
+    planned = plan.fsdp2_states(parameters, dp=shards).total
+    assert [steps[0]["state_bytes"] for steps in done.steps if steps] == [planned] * 4
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_every_technique(launch: Launch, tmp_path: Path, ranks: int, flags: str)
 
 @pytest.mark.slow
 def test_one_curve_over_four_meshes(launch: Launch, tmp_path: Path) -> None:
-    """pp2 dp2 tp2, then dp4, then tp2 with experts of none, then one process."""
+    """pp2 dp2 tp2, then dp4, then tp2, then one process."""
     folder = ("--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "1")
     folder += ("--checkpoint-sync",)
     whole = exact(launch(1).steps[0])
@@ -96,6 +96,21 @@ def test_one_curve_over_four_meshes(launch: Launch, tmp_path: Path) -> None:
     assert sorted(seen) == [step for step, _, _ in whole]
     for step, loss, norm in whole:
         assert seen[step] == (pytest.approx(loss, abs=2e-4), pytest.approx(norm, abs=2e-3))
+
+
+@pytest.mark.slow
+def test_experts_move_to_another_mesh(launch: Launch, tmp_path: Path) -> None:
+    same = ("--experts", "4", "--shared-expert")
+    folder = (*same, "--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "2")
+    folder += ("--checkpoint-sync",)
+    whole = exact(launch(1, *same).steps[0])
+    launch(4, *folder, "--tp", "2", "--dp-shard", "2", "--ep", "4", kill=(3, 3))
+    rest = launch(2, *folder, "--cp", "2", "--ep", "2")
+    assert rest.codes == [0, 0], rest.err
+    for (step, loss, norm), reference in zip(exact(rest.steps[0]), whole[2:], strict=True):
+        assert step == reference[0]
+        assert loss == pytest.approx(reference[1], abs=1e-5)
+        assert norm == pytest.approx(reference[2], abs=1e-5)
 
 
 @pytest.mark.slow

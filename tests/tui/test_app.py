@@ -193,6 +193,34 @@ def test_deeds_are_done_after_y(scenes, tui):
     assert any("accepted: stopping" in line for line in lines)
 
 
+def test_stopping_a_large_run_takes_its_name(scenes, tui):
+    done = []
+    scene = scenes.large(Mesh(names=("dp", "tp"), sizes=(16, 8)), hung=5)
+    app = tui.app_of(scene, do=lambda command: (bool(done.append(command)), ""))
+    seen = []
+
+    async def run() -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            for keys in (("S", "enter"), ("S", "y", "enter"), ("S", *scene.run, "enter")):
+                for key in keys:
+                    await pilot.press({"-": "minus"}.get(key, key))
+                await pilot.pause()
+                await app.workers.wait_for_complete()
+                seen.append(len(done))
+
+    asyncio.run(run())
+    assert seen == [0, 0, 1]
+
+
+def test_a_screen_is_written_under_a_harmless_name(scenes, tui, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = tui.app_of(scenes.Scene(run="../../etc/x"))
+    app.feed.model.state.run = scenes.running().records[0].event
+    object.__setattr__(app.feed.model.state.run, "run", "../../etc/x")
+    tui.drive(app, (80, 24), "w")
+    assert [path.name for path in tmp_path.iterdir()] == ["______etc_x-mesh.svg"]
+
+
 def test_readonly_refuses_deeds(scenes, tui):
     lines = tui.drive(tui.app_of(scenes.running()), (80, 24), "S")
     assert any("read-only" in line for line in lines)

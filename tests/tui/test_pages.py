@@ -1,6 +1,7 @@
 """The screens beside the mesh: the same from every source, and what they tell."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,9 @@ def test_live_followed_and_replayed_screens_are_equal(sources, tui):
     beside = expected[0].index("── log")  # which is not of the moment that is replayed
     assert again[0][:beside] == expected[0][:beside]
     assert again[1:] == expected[1:]
+    for name, screen in zip(("collectives", "stacks", "logs", "metrics", "incidents", "chaos"),
+                            expected[1:], strict=True):  # fmt: skip
+        tui.golden(f"screen-{name}-80x24", screen.splitlines())
     metrics, incidents = expected[4], expected[5]
     for word in ("loss", "tokens per second", "needs --flops-per-token", "ETTR"):
         assert word in metrics
@@ -191,3 +195,21 @@ def test_a_long_run_keeps_few_samples(scenes):
     assert 200 < len(history.samples) <= MOST_SAMPLES
     gaps = {b.at_ns - a.at_ns for a, b in zip(history.samples, history.samples[1:], strict=False)}
     assert max(gaps) < 4 * min(gaps)
+
+
+def test_the_mesh_tells_who_is_waited_for(scenes, tui):
+    """Ranks wait in a collective that one of them, looked at since, has not come to."""
+    scene = scenes.running()
+    scene.now_ns += 4 * scenes.SECOND
+    scene.evidence(0, ranks=[4])
+    scene.evidence(1, ranks=[5])
+    taken = scene.records[-2].event
+    behind = tuple(replace(entry, seq_id=99, retired=True) for entry in taken.collectives)
+    scene.records[-2] = replace(scene.records[-2], event=replace(taken, collectives=behind))
+    state = fold_all(scene.records)
+    (row,) = groups_of(state.attempt)
+    held = held_up(row, state, scene.now_ns)
+    assert held.ranks == (5,)
+    assert held.seconds > 4
+    lines = tui.drive(tui.app_of(scene), (80, 24), "2")
+    assert any("all_reduce" in line and line.rstrip().endswith("r5") for line in lines)

@@ -1,5 +1,6 @@
 """The app in a real terminal: whatever ends it, the terminal is as it was before."""
 
+import json
 import os
 import shutil
 import signal
@@ -47,9 +48,9 @@ class Terminal:
     def modes(self):
         return self.tmux("display-message", "-p", "#{alternate_on} #{mouse_any_flag}").strip()
 
-    def wait_for(self, text):
+    def wait_for(self, text, *, gone=False):
         end = time.monotonic() + LIMIT_SECONDS
-        while text not in (screen := self.screen()):
+        while (text in (screen := self.screen())) is gone:
             assert time.monotonic() < end, screen
             time.sleep(0.05)
         return screen
@@ -134,8 +135,63 @@ def test_a_bug_gives_the_terminal_back_and_is_said_in_one_line(terminal, run_dir
 
 def test_the_run_outlives_a_killed_view(terminal, controller):
     terminal.start("tui", controller.address, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
-    terminal.wait_for("waiting for nodes")
+    terminal.wait_for("LIVE")
     os.kill(int(terminal.pid_file.read_text()), signal.SIGKILL)
     terminal.wait_for("ended with 137")
     assert controller.process.poll() is None
     assert call(["status", controller.address]) in (0, 4)
+
+
+SCRIPT = """
+import time
+import torch
+import torch.distributed as dist
+import harness
+
+dist.init_process_group("gloo")
+for step in range(1, 4000):
+    loss = torch.ones(1)
+    dist.all_reduce(loss)
+    time.sleep(0.02)
+    harness.progress(step, loss=float(loss) / step, tokens=step * 64)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_killed_from_the_screen_is_named_on_it(terminal, tmp_path):
+    """A real run, its screens by address, a fault injected with keys alone, and the verdict."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "harness", "run", "--chaos-allowed", "--nproc-per-node", "2"]
+    with subprocess.Popen(
+        [*command, "--runs-dir", str(tmp_path / "runs"), "train.py"], cwd=tmp_path, env=env,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as run:  # fmt: skip
+        facts = tmp_path / "runs" / "latest" / "controller.json"
+        end = time.monotonic() + LIMIT_SECONDS
+        while not facts.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        address = json.loads(facts.read_text())["address"]
+        terminal.start("tui", address, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
+        terminal.wait_for("RUNNING")
+        terminal.tmux("send-keys", "l", "X")
+        terminal.wait_for("must be said")
+        terminal.tmux("send-keys", "Enter")
+        terminal.wait_for("Inject kill into rank 1, now?")
+        terminal.tmux("send-keys", "Enter")
+        terminal.wait_for("Cancel", gone=True)
+        for keys, words in (
+            (("X",), "must be said"),
+            (("Enter",), "Inject kill into rank 1, now?"),
+            (("y",), "KILLED_BY_SIGNAL  rank 1"),
+            (("3",), "stacks of 2 ranks"),
+            (("6",), "killed_by_signal of rank 1"),
+            (("S",), "Stop run"),
+            (("y",), "STOPPED"),
+        ):
+            terminal.tmux("send-keys", *keys)
+            terminal.wait_for(words)
+        terminal.tmux("send-keys", "q")
+        terminal.wait_for("ended with 0")
+        assert run.wait(LIMIT_SECONDS) in (130, 143, 1, 0)

@@ -81,3 +81,12 @@ def test_a_long_curve_stays_short_and_true() -> None:
     assert all(loss == 1 / step for step, loss in zip(curve.steps, curve.losses, strict=True))
     assert curve.steps == sorted(curve.steps)
     assert curve.steps[-1] > 99_000
+
+
+def test_in_a_large_world_only_who_failed_first_has_a_lane() -> None:
+    world = World(nproc=100).start()
+    world.step(1)
+    world.raises(77, "ValueError", "x")
+    world.judged()
+    names = re.findall(r">(rank \d+)</text>", made(world).partition('id="timeline"')[2])
+    assert names == ["rank 77"]

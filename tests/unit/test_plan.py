@@ -13,6 +13,7 @@ from harness import plan
 from harness.cli.group import call
 from harness.errors import UsageError
 from harness.plan.pipeline import Schedule
+from harness.plan.report import default_batch
 
 GB = 1e9
 H100 = 989e12
@@ -200,6 +201,12 @@ def test_the_layouts_that_the_guides_name() -> None:
     llama = plan.advise(job("405B", 16384, batch=2048)).best
     assert llama.tp == 8
     assert llama.pp in (8, 16)
+
+
+def test_a_batch_when_nobody_says() -> None:
+    assert [default_batch(gpus, 4096) for gpus in (8, 12, 512, 4096)] == [1024, 1020, 1024, 4096]
+    assert default_batch(16384, 4096) == 4096
+    assert default_batch(8, 2**30) == 1
 
 
 @FEW

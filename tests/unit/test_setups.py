@@ -1,6 +1,9 @@
 """What ranks run with: compared, and told by a rank without secrets."""
 
+import sys
 from dataclasses import replace
+
+import pytest
 
 from harness import events as e
 from harness.codec import decode, encode
@@ -130,3 +133,21 @@ def test_the_largest_optimizer_counts() -> None:
     assert facts[0]["kind"] == "SetupTold"
     assert (facts[0]["parameters"], facts[0]["tensors"]) == (30, 2)
     assert facts[0]["arguments"] == ("-m", "train", "--lr", "3")
+
+
+def test_a_module_that_is_none_troubles_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd:
+        def __getattribute__(self, name: str) -> object:
+            raise RuntimeError("hands off")
+
+    facts: list[str] = []
+
+    def say(kind: str, **fact: object) -> bool:
+        facts.append(kind)
+        return True
+
+    monkeypatch.setitem(sys.modules, "odd", Odd())  # type: ignore[arg-type]
+    told = telling.Telling(say, "script", ("train.py",))
+    told.saw(Odd())
+    told.tell()
+    assert facts == ["HookFailed"]

@@ -12,14 +12,15 @@ def listing(scene: Scene) -> Listing:
     """What was done, then the kinds by area; Enter asks for one."""
     state = scene.model.state
     allowed = state.run is not None and state.run.chaos_allowed
-    words = "Enter injects one, you are asked first" if allowed else "not on this run"
-    lines: list[Line] = [rule(f"faults: {words}", scene.width, scene.ascii_only)]
+    ready = allowed and scene.deeds and state.ended is None
+    title = "faults: Enter injects one, you are asked first" if ready else "faults"
+    lines: list[Line] = [rule(title, scene.width, scene.ascii_only)]
     if not allowed:
         text = "it was started without --chaos-allowed, so it takes no fault"
         lines.append(((fit(f" {text}", scene.width - 1, scene.ascii_only), "warn"),))
     lines += _done(scene)
     if not scene.kinds:
-        return Listing(head=(*lines, ((" the kinds are being read", "dim"),)))
+        return Listing(head=(*lines, ((" no kind is known here", "dim"),)))
     rows = []
     area = ""
     for kind in scene.kinds:

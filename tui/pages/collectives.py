@@ -155,9 +155,26 @@ def listing(scene: Scene) -> Listing:
     )
 
 
+def held_lines(scene: Scene, most: int) -> list[Line]:
+    """For the side of the mesh: the groups of which it is known who holds them up."""
+    state = scene.model.state
+    if state.attempt is None:
+        return []
+    lines: list[Line] = []
+    for row in groups_of(state.attempt):
+        held = held_up(row, state, scene.now_ns)
+        if held is None or not held.ranks or len(lines) == most:
+            continue
+        who = fit(f" r{ranks_text(held.ranks)}", scene.width // 3, scene.ascii_only)
+        what = f" in {row.role or 'group'} {row.pg}, {row.op} #{row.high}"
+        what = fit(what, scene.width - len(who) - 1, scene.ascii_only)
+        lines.append(((who, "warn"), (what, "text")))
+    return lines
+
+
 def _columns(width: int, *texts: str) -> str:
     group, ranks, op, seq, lag, age = texts
-    if width < 76:
+    if width < 98:
         return f" {group:<14.14} {op:<12.12} {seq:>8} {lag:>4} {age:>7}  "
     return f" {group:<20.20} {ranks:<14.14} {op:<16.16} {seq:>9} {lag:>4} {age:>7}  "
 

@@ -1,14 +1,19 @@
 """Screen 3: where the ranks are, equal stacks together, the odd one out first."""
 
+import textwrap
+
 from harness import stacks
 from harness.sightings import RankStack
 from harness.topology import ranks_name
+from harness.tui.cells import CULPRITS
 from harness.tui.pages.listing import Listing, Row, Scene
 from harness.tui.paint import Line, fit, rule
 from harness.tui.theme import Ink
-from harness.tui.wording import clean
+from harness.tui.wording import clean, frame_text
 
 _SHOWN_FRAMES = 4
+_SENTENCE_LINES = 2
+_WRAPPERS = ("wrapper", "inner", "wrapped", "decorate_context")
 
 
 def listing(scene: Scene) -> Listing:
@@ -26,23 +31,24 @@ def listing(scene: Scene) -> Listing:
     sentence = clean(stacks.sentence(taken))
     head_lines: list[Line] = [rule(title, scene.width, scene.ascii_only)]
     room = max(20, scene.width - 2)
-    for at in range(0, min(len(sentence), 2 * room), room):
-        part = sentence[at : at + room]
-        if at and len(sentence) > 2 * room:
-            part = fit(sentence[at:], room, scene.ascii_only)
-        head_lines.append(((f" {part}", "title"),))
+    told = textwrap.wrap(sentence, room) or [""]
+    if len(told) > _SENTENCE_LINES:
+        rest = " ".join(told[_SENTENCE_LINES - 1 :])
+        told = [*told[: _SENTENCE_LINES - 1], fit(rest, room, scene.ascii_only)]
+    head_lines += [((f" {part}", "title"),) for part in told]
     head_lines.append(())
     groups = stacks.grouped(taken)
     largest = max(len(group.members) for group in groups)
-    rows = [
-        _row(group, scene, len(groups) > 1 and len(group.members) < largest) for group in groups
-    ]
+    culprits = {cell.rank for cell in scene.view.cells if cell.state in CULPRITS}
+    rows = []
+    for group in groups:
+        odd: Ink = "warn" if len(group.members) < largest else "head"
+        rows.append(_row(group, scene, odd if culprits.isdisjoint(group.ranks) else "bad"))
     return Listing(head=tuple(head_lines), rows=tuple(rows))
 
 
-def _row(group: stacks.Group, scene: Scene, odd: bool) -> Row:
+def _row(group: stacks.Group, scene: Scene, ink: Ink) -> Row:
     first = group.first
-    ink: Ink = "bad" if odd else "head"
     name = ranks_name(group.ranks)
     count = f" ({len(group.members)})" if len(group.members) > 1 else ""
     lines: list[Line] = [((fit(f" {name}{count}", scene.width - 2, scene.ascii_only), ink),)]
@@ -67,10 +73,11 @@ def _told(stack: RankStack) -> list[tuple[str, bool]]:
         mine = where is not None and (frame.file, frame.line) == (where.file, where.line)
         if mine and not any(marked for _, marked in texts):
             user_at = at
-        text = f"{clean(frame.function)}  {clean(stacks.short_path(frame.file))}:{frame.line}"
-        texts.append((text, mine))
+        texts.append((frame_text(frame), mine))
     begin = max(0, user_at - 1)
-    return texts[begin:]
+    while begin and texts[begin][0].split(" ")[0] in _WRAPPERS:
+        begin -= 1
+    return texts[begin : begin + 1] + texts[user_at:] if begin < user_at else texts[begin:]
 
 
 def _frame(frame: tuple[str, bool], scene: Scene) -> Line:

@@ -50,6 +50,8 @@ class Scene:
     zone: tzinfo | None = None
     ascii_only: bool = False
     kinds: Sequence[FaultKind] = ()
+    deeds: bool = True
+    """Whether the run can be changed from here."""
     flops_per_token: float = 0.0
     peak_tflops: float = 0.0
     """Of one device; 0: not told, so there is no MFU."""

@@ -1,0 +1,1 @@
+"""What Prometheus and OpenTelemetry see of a run: names, numbers, and the door to them."""
