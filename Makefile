@@ -12,10 +12,12 @@ export PYTHONPATH :=
 
 #   CASES    a folder of failures as small scripts, run beside tests/cases, see bench/cases.py
 #   TIMES    how often `make lookalikes` runs each of its scripts
+#   EXAMPLES how many inputs `make fuzz` makes for each parser
 CASES ?= ../shared/cases
 TIMES ?= 2
+EXAMPLES ?= 20000
 
-.PHONY: env demo docs test test-slow cases lookalikes chaos-smoke chaos-full check screenshots fmt proto gpu-check
+.PHONY: env demo docs test test-slow fuzz cases lookalikes chaos-smoke chaos-full check screenshots fmt proto gpu-check
 
 env: $(BIN)/harness
 
@@ -39,6 +41,9 @@ test: env
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow --exitfirst
+
+fuzz: env
+	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 0 tests/fuzz
 
 cases: env
 	@$(BIN)/python bench/cases.py tests/cases $(wildcard $(CASES))

@@ -61,6 +61,7 @@ def adopt_orphans(runtime_dir: Path) -> None:
 
 async def _supervise(job: Job, runtime_dir: Path, controller: str) -> int:
     from harness.wire.agent_link import AgentLink
+    from harness.wire.tls import Tls
 
     link = AgentLink(
         address=controller,
@@ -69,6 +70,7 @@ async def _supervise(job: Job, runtime_dir: Path, controller: str) -> int:
         host=socket.gethostname(),
         pid=os.getpid(),
         token=job.token,
+        tls=Tls.of_job(job),
         controller_timeout=job.policy.controller_timeout,
         notice=lambda text: print(f"harness: {text}", file=sys.stderr, flush=True),
     )

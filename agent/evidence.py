@@ -262,6 +262,7 @@ class Scene:
         path = self._folder / kind / f"rank{self._worker.rank:05d}.{suffix}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
             path.write_bytes(data)
         except OSError as error:
             self._missing.append(f"{path.name} could not be written: {error.strerror}")

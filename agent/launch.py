@@ -45,7 +45,7 @@ class Launcher:
 
     def files(self, attempt: int, rank: int) -> WorkerFiles:
         logs = self._run_dir / "logs" / f"attempt{attempt}"
-        logs.mkdir(parents=True, exist_ok=True)
+        logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         short = str(self._runtime_dir / f"a{attempt}r{rank}")  # unix sockets need short paths
         return WorkerFiles(
             log=logs / f"rank{rank:05d}.log",
@@ -63,7 +63,7 @@ class Launcher:
         ours, theirs = link.socket_pair()
         page = pulse.make_page(str(rank), layout.BYTES)
         memory, plan = self._memory(rank), order.memory or MemoryPlan()
-        log = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        log = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             assignment = Assignment(
                 rank=rank,

@@ -118,7 +118,7 @@ class Agent:
             welcome = await self._link.join()
             self._node_rank = welcome.node_rank
             self._run_dir = Path(self._job.runs_dir) / (welcome.run or self._job.run)
-            (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
+            self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             early, self._early = self._early or [], None
             for make in early:
                 self._report(make(self._node_rank))

@@ -3,12 +3,15 @@
 from collections.abc import Generator
 
 from harness import events as e
+from harness.agent.arrivals import most_entries, slower
 from harness.policy import Policy
 from harness.sightings import Pulse, RankArrivals
 from harness.topology import Mesh, NodeRanks
 
 HZ = 4
 """Reports of a node in a second."""
+REPORT_SECONDS = 2.0
+"""Between two reports of arrivals in a small world."""
 PER_NODE = 8
 MESHES = {64: (4, 2, 8), 1024: (32, 4, 8), 16384: (256, 8, 8)}
 START_NS = 1_790_000_000_000_000_000
@@ -67,6 +70,9 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
             ranks=tuple(node.ranks),
         )  # fmt: skip
         first.append(record(made, f"agent:{node.node_rank}"))
+    # As often, and as much at a time, as agents do in a world of that size.
+    every = int(REPORT_SECONDS * HZ * slower(size))
+    each = most_entries(size)
     steps = [1] * size
     phases = ["step"] * size
     changed = yield first
@@ -92,21 +98,22 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
                 )  # fmt: skip
             read = e.PulsesRead(node_rank=node.node_rank, pulses=tuple(pulses))
             records.append(record(read, f"agent:{node.node_rank}"))
-            if (turn + node.node_rank) % HZ == 0:
-                records.append(record(_arrivals(node, turn, now_ns), f"agent:{node.node_rank}"))
+            if (turn + node.node_rank) % every == 0:
+                news = _arrivals(node, turn // every * each, each, now_ns)
+                records.append(record(news, f"agent:{node.node_rank}"))
         changed = yield records
 
 
-def _arrivals(node: NodeRanks, turn: int, now_ns: int) -> e.ArrivalsRead:
-    """A node's ranks came to eight collectives of their group, one after the other."""
-    seqs = tuple(range(turn * 8, turn * 8 + 8))
+def _arrivals(node: NodeRanks, first: int, count: int, now_ns: int) -> e.ArrivalsRead:
+    """A node's ranks came to `count` collectives of their group, one after the other."""
+    seqs = tuple(range(first, first + count))
     ranks = tuple(
         RankArrivals(
             rank=rank,
             records=seqs,
-            groups=(0,) * 8,
+            groups=(0,) * count,
             seqs=seqs,
-            entered_us=tuple(1000 * at + rank % PER_NODE for at in range(8)),
+            entered_us=tuple(1000 * at + rank % PER_NODE for at in range(count)),
         )
         for rank in node.ranks
     )

@@ -292,6 +292,7 @@ def _ask(folder: Path, fault: Fault) -> tuple[bool, str] | None:
     try:
         raw = (folder / "runs" / NAME / "controller.json").read_text(encoding="utf-8")
         address = str(json.loads(raw)["address"])
-        return observer.do_blocking(address, Inject(fault=fault), by="chaos", token=runs.token())
+        command = Inject(fault=fault)
+        return observer.do_blocking(address, command, "chaos", runs.token(), runs.tls())
     except (OSError, ValueError, KeyError, HarnessError):
         return None

@@ -156,7 +156,7 @@ class Children:
         our own output goes.
         """
         with contextlib.ExitStack() as stack:
-            log = stack.enter_context(output.open("ab")) if output is not None else None
+            log = _log(stack, output) if output is not None else None
             root = str(Path(__file__).resolve().parent.parent)
             process = subprocess.Popen(
                 [sys.executable, "-c", _ENTRY, root, module, *arguments],
@@ -216,6 +216,11 @@ class Children:
             for child in self._children:
                 if child.pid == pid and child.status is None:
                     child.status = os.waitstatus_to_exitcode(status)
+
+
+def _log(stack: contextlib.ExitStack, path: Path) -> IO[bytes]:
+    path.touch(mode=0o600)
+    return stack.enter_context(path.open("ab"))
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

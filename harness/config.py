@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from harness import slurm
 from harness.errors import PlatformError, UsageError
 from harness.policy import Policy
 from harness.settings import BY_NAME, SETTINGS, Value, parse
@@ -58,6 +59,10 @@ class Job:
     preempt_signal: str = "TERM"
     controller: str = "127.0.0.1:0"
     token: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """Absolute paths of PEM files; empty: no TLS."""
     run_id: str = "none"
     """torchrun's --rdzv-id: TORCHELASTIC_RUN_ID of the workers."""
     role: str = "default"
@@ -123,6 +128,11 @@ class Config:
         value = self.values[name].value
         return "" if value is None else str(value)
 
+    def path(self, name: str) -> str:
+        """A path as an absolute one; empty when there is none."""
+        given = self.text(name)
+        return os.path.abspath(os.path.expanduser(given)) if given else ""
+
     def flag(self, name: str) -> bool:
         return bool(self.values[name].value)
 
@@ -182,7 +192,18 @@ def resolve(
     values: dict[str, Origin] = {}
     for layer in reversed(layers):
         values.update(layer)
+    _ask_slurm(values, environ)
     return Config({setting.name: values[setting.name] for setting in SETTINGS})
+
+
+def _ask_slurm(values: dict[str, Origin], environ: Mapping[str, str]) -> None:
+    """Where nobody says how the nodes meet, and this is a task of srun, Slurm does. Weakest."""
+    if any(values[name].origin != "default" for name in slurm.MEETING):
+        return
+    for name, (text, variable) in slurm.placed(environ).items():
+        if values[name].origin == "default":
+            value = parse(BY_NAME[name], text, variable)
+            values[name] = Origin(value=value, origin=variable)
 
 
 def config_files(environ: Mapping[str, str], cwd: Path) -> list[tuple[Path, tuple[str, ...]]]:
@@ -246,6 +267,7 @@ def variable_problems(environ: Mapping[str, str]) -> list[UsageError]:
 def write_config(path: Path, config: Config, **facts: object) -> None:
     """The effective configuration with origins, and `facts` of this launch, as JSON."""
     data = {"schema": 1, **facts, "settings": config.as_json()}
+    path.touch(mode=0o600)  # a script's arguments may hold secrets
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 

@@ -58,7 +58,7 @@ class JournalWriter:
     def __init__(self, path: Path, *, run: str, version: str, say: Say = log.warning) -> None:
         self.path = path
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise JournalError(f"cannot write {path}: {error.strerror}") from None
         try:

@@ -113,3 +113,12 @@ POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
     "pulse_interval": ("Advanced", False, 0.01, "seconds between two reads of the pulse pages"),
 }
 """Per field of Policy: group, whether the short help has it, least value, help."""
+
+NODE_FILES = (
+    ("token_file", True, "file with the run's token, needed beyond loopback (or HARNESS_TOKEN)"),
+    ("tls_cert", False, "encrypt: the certificate of this node, PEM"),
+    ("tls_key", False, "its private key, PEM, without a password"),
+    ("tls_ca", False, "CA by which the other side's certificate has to be signed, PEM"),
+)
+"""Files that let nodes meet beyond loopback: name of the setting, whether it is in the short help, and
+its words."""

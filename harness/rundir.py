@@ -22,6 +22,8 @@ NOUNS = (
     "thrush tiger toucan trout turtle vole walrus weasel whale wolf wombat wren yak zebra"
 )
 LATEST = "latest"
+PRIVATE = 0o700
+"""Of a run's directory: logs, stacks and command lines are the business of its owner alone."""
 
 
 def check_name(name: str) -> None:
@@ -55,7 +57,7 @@ def create(runs_dir: Path, name: str) -> tuple[str, Path]:
         while True:
             chosen = name or new_name(runs_dir)
             try:
-                (runs_dir / chosen).mkdir()
+                (runs_dir / chosen).mkdir(mode=PRIVATE)
                 break
             except FileExistsError:
                 if name:
@@ -63,7 +65,7 @@ def create(runs_dir: Path, name: str) -> tuple[str, Path]:
                         f"run {name} already exists in {runs_dir}",
                         help="choose another --run-name, or leave it out",
                     ) from None
-        (runs_dir / chosen / "logs").mkdir()
+        (runs_dir / chosen / "logs").mkdir(mode=PRIVATE)
     except OSError as error:
         raise UsageError(
             f"cannot make a run directory in {runs_dir}: {error.strerror}",

@@ -9,10 +9,14 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import bundles, config, journal
 from harness.errors import NodeFailure, UsageError
 from harness.state import RunState, fold
+
+if TYPE_CHECKING:
+    from harness.wire.tls import Tls
 
 ENV_RUNS_DIR = "HARNESS_RUNS_DIR"
 ENV_TOKEN = "HARNESS_TOKEN"
@@ -75,6 +79,13 @@ def runs_dir(given: str | None) -> Path:
 def token() -> str:
     """The token for controllers beyond loopback, from $HARNESS_TOKEN."""
     return os.environ.get(ENV_TOKEN, "")
+
+
+def tls() -> "Tls":
+    """The files of TLS for controllers that speak it, from the settings. Raises UsageError."""
+    from harness.wire.tls import Tls  # grpc is heavy, and only this needs it
+
+    return Tls.of_config(config.resolve({}))
 
 
 def find(argument: str | None, root: Path) -> RunFolder | Endpoint:
@@ -165,7 +176,7 @@ async def _read_live(found: Endpoint) -> Reading:
     asked_ns = time.time_ns()
     until = time.monotonic() + _LIVE_SECONDS
     state = RunState()
-    records = observer.watch(found.address, 0, token())
+    records = observer.watch(found.address, 0, token(), tls())
     while time.monotonic() < until:
         patience = _LIVE_SECONDS if state.run is None else _QUIET_SECONDS
         try:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.policy import Policy
-from harness.policyhelp import POLICY_HELP, Group
+from harness.policyhelp import NODE_FILES, POLICY_HELP, Group
 
 Kind = Literal["text", "int", "float", "flag"]
 Value = str | int | float | bool | None
@@ -212,14 +212,9 @@ SETTINGS: tuple[Setting, ...] = (
         help="the same in one, instead of --master-addr and --master-port",
         metavar="HOST:PORT",
     ),
-    Setting(
-        name="token_file",
-        kind="text",
-        default="",
-        common=True,
-        group="Several nodes",
-        help="file with the run's token, needed beyond loopback (or HARNESS_TOKEN)",
-        metavar="FILE",
+    *(
+        Setting(name=n, kind="text", default="", common=c, group=GROUPS[1], help=h, metavar="FILE")
+        for n, c, h in NODE_FILES
     ),
     Setting(
         name="rdzv_backend",

@@ -11,12 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import journal, runs
 from harness.errors import HarnessError
 from harness.events import Record
 from harness.state import RunState
 from harness.tui.model import Model
+
+if TYPE_CHECKING:
+    from harness.wire.tls import Tls
 
 log = logging.getLogger("harness.tui")
 
@@ -124,19 +128,19 @@ def journal_feed(path: Path) -> Feed:
     return Feed(pump, source=str(path))
 
 
-def controller_feed(address: str, token: str) -> Feed:
+def controller_feed(address: str, token: str, tls: "Tls | None" = None) -> Feed:
     """Watches the controller at `address`, from the first record on, again after every loss."""
 
     def pump(feed: Feed) -> None:
-        asyncio.run(_watch(feed, address, token))
+        asyncio.run(_watch(feed, address, token, tls))
 
     return Feed(pump, source=address)
 
 
-async def _watch(feed: Feed, address: str, token: str) -> None:
+async def _watch(feed: Feed, address: str, token: str, tls: "Tls | None") -> None:
     stopped = asyncio.ensure_future(asyncio.to_thread(feed.stop_asked.wait))
     while not feed.stop_asked.is_set():
-        watching = asyncio.ensure_future(_watch_once(feed, address, token))
+        watching = asyncio.ensure_future(_watch_once(feed, address, token, tls))
         await asyncio.wait({watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not watching.done():
             watching.cancel()
@@ -152,10 +156,11 @@ async def _watch(feed: Feed, address: str, token: str) -> None:
         await asyncio.wait({stopped}, timeout=_RETRY_SECONDS)
 
 
-async def _watch_once(feed: Feed, address: str, token: str) -> None:
+async def _watch_once(feed: Feed, address: str, token: str, tls: "Tls | None") -> None:
     from harness.wire import observer  # grpc is heavy, and only this feed needs it
+    from harness.wire.tls import PLAIN
 
-    async for index, record in observer.watch(address, feed.received, token):
+    async for index, record in observer.watch(address, feed.received, token, tls or PLAIN):
         if index < feed.received:
             continue
         if feed.label in ("OPENING", "RETRYING"):

@@ -3,13 +3,23 @@
 import getpass
 import json
 import os
-from pathlib import Path
+from dataclasses import dataclass
 
 from harness import runs
 from harness.config import Job
 from harness.errors import PlatformError, UsageError
 from harness.orders import Command
 from harness.wire import observer
+from harness.wire.tls import Tls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """A controller's port and how to get in."""
+
+    address: str
+    token: str
+    tls: Tls
 
 
 def ask(run: str | None, runs_dir: str | None, command: Command) -> str:
@@ -18,17 +28,19 @@ def ask(run: str | None, runs_dir: str | None, command: Command) -> str:
     Raises UsageError when there is no such run, when it has ended, or when it refuses.
     """
     found = runs.find(run, runs.runs_dir(runs_dir))
-    address, token = door(found)
-    accepted, why = observer.do_blocking(address, command, by=f"cli:{user()}", token=token)
+    door = door_of(found)
+    accepted, why = observer.do_blocking(
+        door.address, command, f"cli:{user()}", door.token, door.tls
+    )
     if not accepted:
         raise UsageError(f"refused: {why}")
     return why
 
 
-def door(found: runs.RunFolder | runs.Endpoint) -> tuple[str, str]:
-    """Address and token of the controller."""
+def door_of(found: runs.RunFolder | runs.Endpoint) -> Door:
+    """Where the controller of a run is, and what it wants to see. Raises UsageError."""
     if isinstance(found, runs.Endpoint):
-        return found.address, runs.token()
+        return Door(address=found.address, token=runs.token(), tls=runs.tls())
     try:
         raw = json.loads((found.path / "controller.json").read_text(encoding="utf-8"))
         address = str(raw["address"])
@@ -39,14 +51,11 @@ def door(found: runs.RunFolder | runs.Endpoint) -> tuple[str, str]:
     state = runs.read(found).state
     if state.ended is not None:
         raise UsageError(f"run {found.name} is over: it {state.ended.outcome}")
-    return address, runs.token() or _token_of(found.path)
-
-
-def _token_of(run_dir: Path) -> str:
     try:
-        return Job.read(run_dir / "job.json").token
+        job = Job.read(found.path / "job.json")
     except PlatformError:
-        return ""
+        return Door(address=address, token=runs.token(), tls=runs.tls())
+    return Door(address=address, token=runs.token() or job.token, tls=Tls.of_job(job))
 
 
 def user() -> str:

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import rundir, script
 from harness.children import interpreter_flags
@@ -21,6 +22,9 @@ from harness.placement import (
 from harness.policy import Policy
 from harness.settings import BY_NAME, parse, parse_ranks
 
+if TYPE_CHECKING:
+    from harness.wire.tls import Tls
+
 UNDERSTOOD_RDZV_CONF = ("join_timeout", "timeout", "last_call_timeout", "is_host")
 
 
@@ -34,7 +38,7 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         rundir.check_name(config.text("run_name"))
     placement = place(config)
     workers = count_workers(config, python)
-    token = _token(config, placement)
+    token, tls = _token(config, placement), _tls(config, placement)
     _check_metrics(config, placement, token)
     if placement.head:
         _check_ports(config, placement)
@@ -60,6 +64,9 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
         preempt_signal=config.text("preempt_signal"),
         controller=placement.bind if placement.head else placement.endpoint,
         token=token,
+        tls_cert=tls.cert,
+        tls_key=tls.key,
+        tls_ca=tls.ca,
         run_id=config.text("rdzv_id"),
         role=config.text("role"),
         local_ranks_filter=_shown_ranks(config, workers),
@@ -175,6 +182,21 @@ def _token(config: Config, placement: Placement) -> str:
             help="give the same secret to every node in HARNESS_TOKEN or with --token-file",
         )
     return token
+
+
+def _tls(config: Config, placement: Placement) -> "Tls":
+    """The files of TLS, checked. Raises UsageError."""
+    from harness.wire.tls import PLAIN, Tls  # grpc is heavy, and only this needs it
+
+    if not any(config.text(name) for name in ("tls_cert", "tls_key", "tls_ca")):
+        return PLAIN
+    found = Tls.of_config(config)
+    if placement.head and not found.cert:
+        raise UsageError(
+            "--tls-ca on the head node needs --tls-cert and --tls-key too",
+            help="the controller has to show a certificate; see docs/security.md",
+        )
+    return found
 
 
 def _check_ports(config: Config, placement: Placement) -> None:

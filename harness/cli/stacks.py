@@ -7,7 +7,7 @@ import time
 import click
 
 from harness import runs, stacks
-from harness.cli.ask import door, user
+from harness.cli.ask import door_of, user
 from harness.cli.choosing import ranks_where, where_option
 from harness.cli.logs import parse_ranks
 from harness.cli.reading import (
@@ -85,16 +85,16 @@ async def _ask(
     """Have the run's agents take stacks now, and wait for all of them."""
     from harness.wire import observer  # grpc is heavy, and only this needs it
 
-    address, token = door(found)
+    door = door_of(found)
     request = f"{os.getpid()}-{time.time_ns()}"
     from_index = 0 if isinstance(found, runs.Endpoint) else _records(found)
     command = ShowStacks(request=request, ranks=ranks, with_locals=locals_)
-    accepted, why = await observer.do(address, command, f"cli:{user()}", token)
+    accepted, why = await observer.do(door.address, command, f"cli:{user()}", door.token, door.tls)
     if not accepted:
         raise UsageError(f"refused: {why}")
     waiting = _nodes(state, ranks)
     taken: list[RankStack] = []
-    records = observer.watch(address, from_index, token)
+    records = observer.watch(door.address, from_index, door.token, door.tls)
     until = time.monotonic() + _PATIENCE_SECONDS
     try:
         while waiting:

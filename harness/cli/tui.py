@@ -228,7 +228,7 @@ def _feed(found: runs.RunFolder | runs.Endpoint, replay: bool) -> "Feed":
     from harness.tui.replay import ReplayFeed
 
     if isinstance(found, runs.Endpoint):
-        return controller_feed(found.address, runs.token())
+        return controller_feed(found.address, runs.token(), runs.tls())
     return ReplayFeed(found.journal) if replay else journal_feed(found.journal)
 
 

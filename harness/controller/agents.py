@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from harness import events as e
+from harness.controller.limits import hello_flaw
 from harness.orders import Shutdown
 from harness.state import RunState
 from harness.wire import control_pb2 as pb
@@ -96,6 +97,8 @@ class Agents:
 
         Raises Refused.
         """
+        if wrong := hello_flaw(hello):
+            raise Refused(wrong)
         if hello.protocol != PROTOCOL:
             raise Refused(
                 f"it speaks protocol {hello.protocol}, the controller {PROTOCOL}: "

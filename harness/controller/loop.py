@@ -17,6 +17,7 @@ from harness import codec, journal
 from harness import events as e
 from harness.controller.agents import Agent, Agents, Refused
 from harness.controller.clock import SteadyClock
+from harness.controller.plausible import flaw
 from harness.errors import PlatformError
 from harness.journal import JournalWriter
 from harness.orders import Command
@@ -232,6 +233,9 @@ class Loop:
         stamp = record.stamp
         if (stamp.run, stamp.source) != (self._run_name(), agent.source) or b"\n" in line:
             log.error("left out a record that %s sent as %s", agent.source, stamp)
+            return None
+        if wrong := flaw(record.event):
+            log.error("left out a %s of %s: %s", type(record.event).__name__, agent.source, wrong)
             return None
         if isinstance(record.event, DECISIONS):
             log.error("left out a %s that %s sent", type(record.event).__name__, agent.source)

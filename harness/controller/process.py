@@ -27,6 +27,7 @@ from harness.membership import Strike
 from harness.state import RunState
 from harness.version import version
 from harness.wire.server import open_server
+from harness.wire.tls import Tls
 from harness.wire.waiting import first_of, within
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def run_controller(options: Options, decider: Decider, reporter: Reporter) -> in
     else goes to `controller.log` in the run directory.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a key press
+    os.umask(0o077)  # it starts no process of a user: nothing of what it writes is for others
     ready = _ReadyLine(options.ready_fd)
     try:
         _log_to(options.run_dir / "controller.log")
@@ -83,7 +85,7 @@ def run_controller(options: Options, decider: Decider, reporter: Reporter) -> in
 
 async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter: Reporter) -> int:
     job = Job.read(options.run_dir / "job.json")
-    server, address = open_server(options.bind, job.token)
+    server, address = open_server(options.bind, job.token, Tls.of_job(job))
     writer = JournalWriter(
         options.run_dir / FILE_NAME, run=job.run, version=version(), say=_say_aloud
     )
@@ -113,7 +115,7 @@ async def _run(options: Options, ready: "_ReadyLine", decider: Decider, reporter
     loop.start(started, os.getpid(), address)
     log.info("run %s, incarnation %d, at %s", job.run, loop.state.incarnations - 1, address)
     closing = asyncio.Event()
-    serve(server, loop, job.token, closing)
+    serve(server, loop, closing)
     await server.start()
     replace_file(
         options.run_dir / "controller.json",

@@ -4,7 +4,7 @@ between the streams and the `Loop`, and refuses what is no message."""
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -12,33 +12,50 @@ from grpc.aio import Server, ServicerContext
 
 from harness import codec
 from harness.controller.agents import Agent, Refused, shutdown_id
+from harness.controller.limits import (
+    BYTES_AT_ONCE,
+    BYTES_PER_SECOND,
+    COMMANDS_AT_ONCE,
+    COMMANDS_PER_SECOND,
+    JOINS_AT_ONCE,
+    JOINS_PER_SECOND,
+    MOST_COMMAND_BYTES,
+    MOST_RECORDS,
+    MOST_WATCHERS,
+    RECORDS_AT_ONCE,
+    RECORDS_PER_SECOND,
+    SLICE,
+    Allowance,
+    Allowances,
+    host_of,
+)
 from harness.controller.loop import Loop
 from harness.controller.watchers import watch
 from harness.wire import control_pb2 as pb
 from harness.wire import control_pb2_grpc as pb_grpc
 from harness.wire.channel import PID_KEY
-from harness.wire.server import check_token
 
 log = logging.getLogger("harness.controller")
 
 Context = ServicerContext[Any, Any]
 
 
-def serve(server: Server, loop: Loop, token: str, closing: asyncio.Event) -> None:
+def serve(server: Server, loop: Loop, closing: asyncio.Event) -> None:
     """Answer calls on `server` from `loop`. `closing` ends the streams of views."""
     add_control: Any = pb_grpc.add_ControlServicer_to_server
     add_observe: Any = pb_grpc.add_ObserveServicer_to_server
-    add_control(_Control(loop, token), server)
-    add_observe(_Observe(loop, token, closing), server)
+    add_control(_Control(loop), server)
+    add_observe(_Observe(loop, closing), server)
 
 
 class _Control(pb_grpc.ControlServicer):
-    def __init__(self, loop: Loop, token: str) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._token = token
+        self._joins = Allowances(JOINS_PER_SECOND, JOINS_AT_ONCE)
 
     async def Join(self, request: pb.Hello, context: Context) -> None:
-        await check_token(context, self._token)
+        if not self._joins.can_spend(host_of(context.peer())):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "too many joins, try again later")
         try:
             agent = self._loop.join(request)
         except Refused as refused:
@@ -80,39 +97,70 @@ class _Control(pb_grpc.ControlServicer):
                 return
 
     async def Report(self, batches: AsyncIterator[pb.EventBatch], context: Context) -> None:
-        await check_token(context, self._token)
         pid = str(dict(context.invocation_metadata() or ()).get(PID_KEY, ""))
         agent: Agent | None = None
+        records = Allowance(RECORDS_PER_SECOND, RECORDS_AT_ONCE)
+        size = Allowance(BYTES_PER_SECOND, BYTES_AT_ONCE)
         async for batch in batches:
             agent = self._loop.agents.by_source(batch.source)
             if agent is None or str(agent.pid) != pid or agent.lost:
                 who = f"{batch.source or 'a nameless source'} with pid {pid or '?'}"
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{who} has to join")
                 return
-            seq = self._loop.take(agent, batch.records)
+            if len(batch.records) > MOST_RECORDS:
+                what = f"a batch of {len(batch.records)} records, {MOST_RECORDS} at most"
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, what)
+            seq = await self._take(agent, batch.records)
+            # What is too much waits in the agent: unread here, it is held back there.
+            wait = max(records.spend(len(batch.records)), size.spend(batch.ByteSize()))
+            if wait > 0:
+                log.warning("%s reports too much; it waits %.1f s", agent.source, wait)
+                await asyncio.sleep(wait)
+                agent.silence = 0.0
             await context.write(pb.Ack(source=batch.source, seq=seq))
         if agent is not None:
             self._loop.agents.hung_up(agent, self._loop.state)
+
+    async def _take(self, agent: Agent, lines: Sequence[bytes]) -> int:
+        """Take in a batch, with a turn for all others after every slice of it."""
+        seq = self._loop.take(agent, lines[:SLICE])
+        for at in range(SLICE, len(lines), SLICE):
+            await asyncio.sleep(0)
+            if agent.lost:
+                break
+            seq = self._loop.take(agent, lines[at : at + SLICE])
+        return seq
 
     def _run_name(self) -> str:
         return "" if self._loop.state.run is None else self._loop.state.run.run
 
 
 class _Observe(pb_grpc.ObserveServicer):
-    def __init__(self, loop: Loop, token: str, closing: asyncio.Event) -> None:
+    def __init__(self, loop: Loop, closing: asyncio.Event) -> None:
         self._loop = loop
-        self._token = token
         self._closing = closing
+        self._commands = Allowances(COMMANDS_PER_SECOND, COMMANDS_AT_ONCE)
+        self._watchers = 0
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
-        await check_token(context, self._token)
-        batches = watch(self._loop, request.from_index, self._closing)
-        async with contextlib.aclosing(batches):
-            async for batch in batches:
-                await context.write(batch)
+        if self._watchers >= MOST_WATCHERS:
+            what = f"{self._watchers} views watch this run already"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, what)
+        self._watchers += 1
+        try:
+            batches = watch(self._loop, request.from_index, self._closing)
+            async with contextlib.aclosing(batches):
+                async for batch in batches:
+                    await context.write(batch)
+        finally:
+            self._watchers -= 1
 
     async def Do(self, request: pb.Command, context: Context) -> pb.CommandReply:
-        await check_token(context, self._token)
+        if not self._commands.can_spend(host_of(context.peer())):
+            return pb.CommandReply(accepted=False, why="too many requests, try again in a second")
+        if request.ByteSize() > MOST_COMMAND_BYTES:
+            why = f"a request of {request.ByteSize()} bytes, {MOST_COMMAND_BYTES} at most"
+            return pb.CommandReply(accepted=False, why=why)
         try:
             command = codec.decode_command(request.body)
         except codec.CodecError as error:

@@ -33,6 +33,7 @@ from harness.wire.channel import (
     open_channel,
 )
 from harness.wire.control_pb2_grpc import ControlStub, ObserveStub
+from harness.wire.tls import PLAIN, Tls
 from harness.wire.waiting import first_of, set_within, within
 
 log = logging.getLogger("harness.wire")
@@ -68,8 +69,8 @@ class AgentLink:
     """One agent's link to its controller. All methods belong to the event loop's thread.
 
     `address` is host:port of the controller, `node_rank` -1 to be given one, `token` empty on
-    loopback, `controller_timeout` the seconds without a word from the controller after which the
-    link gives up; `notice` shows the user a line, long before that.
+    loopback, `tls` the files of TLS, `controller_timeout` the seconds without a word from the
+    controller after which the link gives up; `notice` shows the user a line, long before that.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class AgentLink:
         pid: int,
         token: str,
         controller_timeout: float,
+        tls: Tls = PLAIN,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._address = address
@@ -90,6 +92,7 @@ class AgentLink:
         self._host = host
         self._pid = pid
         self._token = token
+        self._tls = tls
         self._controller_timeout = controller_timeout
         self._notice = notice
         self._missed = False
@@ -163,7 +166,7 @@ class AgentLink:
         deadline = time.monotonic() + self._controller_timeout
         while True:
             try:
-                async with open_channel(self._address) as channel:
+                async with open_channel(self._address, self._tls) as channel:
                     stub = ObserveStub(channel)  # type: ignore[no-untyped-call]
                     reply = await stub.Do(
                         request, metadata=call_metadata(self._token), timeout=_CONNECT_SECONDS
@@ -287,7 +290,7 @@ class AgentLink:
 
     async def _connect_once(self) -> None:
         """Join, then carry orders down and records up until one of the streams ends."""
-        async with open_channel(self._address) as channel:
+        async with open_channel(self._address, self._tls) as channel:
             stub = ControlStub(channel)  # type: ignore[no-untyped-call]
             call = stub.Join(self._hello(), metadata=call_metadata(self._token))
             messages = aiter(call)

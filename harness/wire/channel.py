@@ -4,9 +4,10 @@ gRPC status reads in our own words. No conversation here."""
 import hashlib
 
 import grpc
-from grpc.aio import AioRpcError, Channel, Metadata, insecure_channel
+from grpc.aio import AioRpcError, Channel, Metadata, insecure_channel, secure_channel
 
 from harness.errors import HarnessError, NodeFailure, PlatformError, UsageError
+from harness.wire.tls import PLAIN, Tls
 
 PROTOCOL = 1
 """Goes up when an old agent and a new controller could no longer talk."""
@@ -48,12 +49,18 @@ SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
+    # Who connects and says nothing is shown the door.
+    ("grpc.server_handshake_timeout_ms", 10_000),
 ]
 
 
-def open_channel(address: str) -> Channel:
-    """A channel to `address` (host:port); it connects with its first call."""
-    return insecure_channel(address, options=CLIENT_OPTIONS)
+def open_channel(address: str, tls: Tls = PLAIN) -> Channel:
+    """A channel to `address` (host:port); it connects with its first call. Raises UsageError when
+    the files of TLS are not right."""
+    credentials = tls.for_client()
+    if credentials is None:
+        return insecure_channel(address, options=CLIENT_OPTIONS)
+    return secure_channel(address, credentials, options=CLIENT_OPTIONS)
 
 
 def call_metadata(token: str, *more: tuple[str, str]) -> Metadata:

@@ -13,6 +13,7 @@ from harness.orders import Command
 from harness.wire import control_pb2 as pb
 from harness.wire.channel import call_metadata, in_words, is_broken_link, open_channel
 from harness.wire.control_pb2_grpc import ObserveStub
+from harness.wire.tls import PLAIN, Tls
 
 _ANSWER_SECONDS = 10.0
 _RETURN_SECONDS = 15.0
@@ -20,7 +21,9 @@ _RETURN_SECONDS = 15.0
 _RETRY_SECONDS = 0.2
 
 
-async def watch(address: str, from_index: int, token: str) -> AsyncIterator[tuple[int, Record]]:
+async def watch(
+    address: str, from_index: int, token: str, tls: Tls = PLAIN
+) -> AsyncIterator[tuple[int, Record]]:
     """Every record of the run at `address` from index `from_index` on, then live; ends with the
     run.
 
@@ -32,7 +35,7 @@ async def watch(address: str, from_index: int, token: str) -> AsyncIterator[tupl
     seen = ended = False
     while True:
         try:
-            async with open_channel(address) as channel:
+            async with open_channel(address, tls) as channel:
                 stub = ObserveStub(channel)  # type: ignore[no-untyped-call]
                 request = pb.WatchRequest(from_index=index)
                 async for batch in stub.Watch(request, metadata=call_metadata(token)):
@@ -54,14 +57,16 @@ async def watch(address: str, from_index: int, token: str) -> AsyncIterator[tupl
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def do(address: str, command: Command, by: str, token: str) -> tuple[bool, str]:
+async def do(
+    address: str, command: Command, by: str, token: str, tls: Tls = PLAIN
+) -> tuple[bool, str]:
     """Ask the controller at `address` for `command`, as `by`; (accepted, why).
 
     Raises HarnessError in one line when no controller answers.
     """
     request = pb.Command(body=codec.encode_command(command), by=by)
     try:
-        async with open_channel(address) as channel:
+        async with open_channel(address, tls) as channel:
             stub = ObserveStub(channel)  # type: ignore[no-untyped-call]
             reply = await stub.Do(request, metadata=call_metadata(token), timeout=_ANSWER_SECONDS)
     except AioRpcError as error:
@@ -69,9 +74,11 @@ async def do(address: str, command: Command, by: str, token: str) -> tuple[bool,
     return reply.accepted, reply.why
 
 
-def do_blocking(address: str, command: Command, by: str, token: str) -> tuple[bool, str]:
+def do_blocking(
+    address: str, command: Command, by: str, token: str, tls: Tls = PLAIN
+) -> tuple[bool, str]:
     """`do` for callers without an event loop."""
-    return asyncio.run(do(address, command, by, token))
+    return asyncio.run(do(address, command, by, token, tls))
 
 
 def _decoded(line: bytes, index: int) -> Record:

@@ -7,18 +7,20 @@ import socket
 from typing import Any
 
 import grpc
-from grpc.aio import Server, ServicerContext, server
+from grpc.aio import Server, ServerInterceptor, ServicerContext, server
 
 from harness.errors import UsageError
 from harness.portholder import held_by
 from harness.wire.channel import SERVER_OPTIONS, TOKEN_KEY, token_proof
+from harness.wire.tls import PLAIN, Tls
 
 
-def open_server(bind: str, token: str) -> tuple[Server, str]:
+def open_server(bind: str, token: str, tls: Tls = PLAIN) -> tuple[Server, str]:
     """A server that will listen on `bind` (ADDR:PORT, port 0 for any), and its address.
 
     Raises UsageError in one line when the port is taken, the address is not of this machine, or
-    it is beyond loopback without a run token.
+    it is beyond loopback without a run token. Whoever calls has to show `token`, if there is one;
+    with `tls`, connections are encrypted.
     """
     host, port = split_address(bind)
     if not token and not _is_loopback(host):
@@ -27,9 +29,14 @@ def open_server(bind: str, token: str) -> tuple[Server, str]:
             help="give the run a token, or listen on 127.0.0.1",
         )
     _probe(host, port)
-    aio_server = server(options=SERVER_OPTIONS)
+    credentials = tls.for_server()
+    aio_server = server(options=SERVER_OPTIONS, interceptors=[_Gate(token)])
+    where = _join_address(host, port)
     try:
-        real_port = aio_server.add_insecure_port(_join_address(host, port))
+        if credentials is None:
+            real_port = aio_server.add_insecure_port(where)
+        else:
+            real_port = aio_server.add_secure_port(where, credentials)
     except RuntimeError:
         real_port = 0
     if real_port == 0:
@@ -46,12 +53,30 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-async def check_token(context: ServicerContext[Any, Any], token: str) -> None:
-    """End the call unless it carries the run's token; any call will do when there is none."""
-    given = dict(context.invocation_metadata() or ()).get(TOKEN_KEY, "")
-    if token and not hmac.compare_digest(str(given).encode(), token_proof(token).encode()):
-        what = "wrong token" if given else "no token given"
+class _Gate(ServerInterceptor):
+    """Ends every call that does not carry the run's token, before a byte of its message is read;
+    any call will do when there is none."""
+
+    def __init__(self, token: str) -> None:
+        self._proof = token_proof(token).encode() if token else b""
+
+    async def intercept_service(self, continuation: Any, call: Any) -> Any:
+        given = dict(call.invocation_metadata or ()).get(TOKEN_KEY, "")
+        if not self._proof or hmac.compare_digest(str(given).encode(), self._proof):
+            return await continuation(call)
+        return _NO_TOKEN if not given else _WRONG_TOKEN
+
+
+def _refusal(what: str) -> Any:
+    async def refuse(_messages: Any, context: ServicerContext[Any, Any]) -> None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, what)
+
+    # A stream of messages is not read unless somebody asks for one, whatever the client takes the
+    # method for.
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+_NO_TOKEN, _WRONG_TOKEN = _refusal("no token given"), _refusal("wrong token")
 
 
 _HELP_IN_USE = "another run or program listens there; choose another port, or 0 for any free one"

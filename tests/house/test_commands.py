@@ -25,7 +25,8 @@ FLAGS = """\
 --rdzv-backend --rdzv-conf --rdzv-endpoint --rdzv-id --redirects --rendezvous-timeout --replays
 --restart-window --role --run-name --run-path --runs-dir --same-failure-limit --settle
 --shutdown-timeout --spares --stall-floor --standalone --start-method --start-patience --stop-grace
---stop-limit --strike-window --stuck-patience --teardown-patience --tee --token-file
+--stop-limit --strike-window --stuck-patience --teardown-patience --tee --tls-ca
+--tls-cert --tls-key --token-file
 --watch-checkpoints --work-patience
 """
 
@@ -62,7 +63,7 @@ def test_help_is_short_and_narrow(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, most in (
         (["--help"], 45),
         (["run", "--help"], 45),
-        (["run", "--help-all"], 102),
+        (["run", "--help-all"], 120),
     ):
         assert group.call(arguments) == 0
         lines = capsys.readouterr().out.splitlines()

@@ -13,7 +13,6 @@ import pytest
 
 from harness.chaos import kinds
 from harness.cli import COMMANDS
-from harness.cli.run import command as run_command
 from harness.incidents import CATALOGUE
 from harness.settings import REFUSED, SETTINGS
 
@@ -81,7 +80,8 @@ def unknown(words: list[str]) -> str:
         command, rest = inner, rest[1:]
     known = {spelled for each in command.params for spelled in (*each.opts, *each.secondary_opts)}
     for word in rest:
-        if command is run_command and word.endswith(".py"):
+        passes_on = command.context_settings.get("allow_interspersed_args") is False
+        if passes_on and (word == "--" or word.endswith(".py")):
             break  # what follows is the script's own
         option = word.partition("=")[0]
         if re.match(r"--?[a-z]", word) and option not in known | {"-h", "--help"}:
