@@ -4,7 +4,9 @@ A client of its own: leaving it, killing it or losing its terminal never touches
 """
 
 import asyncio
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -37,6 +39,7 @@ _SHARE = 0.05
 """Of a core that looking for news may take: a view of very many ranks is made less often."""
 RATES = (0.5, 1, 2, 4, 8)
 SIDE_WIDTH = 48
+_LEAVE_SECONDS = 5.0
 IDLE_NS = 3_000_000_000
 
 
@@ -187,6 +190,10 @@ class Shell(App[None]):
         self.exit(return_code=ExitCode.INTERNAL)
 
     def _leave_by_signal(self, number: int) -> None:
+        # A terminal that is gone takes no more writes, and Textual would wait for it for ever.
+        last = threading.Timer(_LEAVE_SECONDS, os._exit, (128 + number,))
+        last.daemon = True
+        last.start()
         self.exit(return_code=128 + number)
 
     # --- refresh -------------------------------------------------------------------------------
