@@ -47,8 +47,9 @@ def read(pid: int, log: Path) -> Reading:
 
 def between(first: Reading, second: Reading) -> Activity:
     """What was done between two readings; children that came or went count as if they had not."""
+    seconds = second.at - first.at
     return Activity(
-        seconds=round(second.at - first.at, 3),
+        seconds=round(seconds, 3),
         cpu_seconds=round(second.cpu_seconds - first.cpu_seconds, 3),
         children_cpu_seconds=round(
             max(0.0, second.children_cpu_seconds - first.children_cpu_seconds), 3
@@ -58,7 +59,7 @@ def between(first: Reading, second: Reading) -> Activity:
         log_quiet_seconds=round(max(0.0, time.time() - second.log_at), 3),
         traced_by=second.traced_by or first.traced_by,
         asleep_seconds=second.asleep_seconds,
-        starved_seconds=round(starved(first.turns, second.turns), 3),
+        starved_seconds=round(min(seconds, starved(first.turns, second.turns)), 3),
     )
 
 

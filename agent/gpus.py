@@ -1,10 +1,13 @@
 """The health of a node's GPUs: watched, told when it changes, and laid at the ranks on them."""
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from threading import Thread
+from typing import TypeVar, cast
 
 from harness import events as e
 from harness.agent.kernellog import KernelLog, Xid, xid_of
@@ -14,8 +17,10 @@ from harness.devices import XIDS, Gpu, GpuFailed, GpusRead
 
 _SECONDS = 5.0
 _LOG_SECONDS = 1.0
+_QUIET_SECONDS = 10.0
 
 Report = Callable[[int, e.Event], None]
+T = TypeVar("T")
 
 
 class Gpus:
@@ -28,6 +33,8 @@ class Gpus:
         self.gpus: Sequence[Gpu] = ()
         self.xids: dict[tuple[int, int], int] = {}
         """How often each error was reported, by the index of its GPU and its number."""
+        self._quiet: dict[tuple[int, int, tuple[int, ...]], float] = {}
+        """Until when no more is said of the same error: a dying GPU reports it in storms."""
         self._node_rank = node_rank
         self._workers = workers
         self._report = report
@@ -35,20 +42,19 @@ class Gpus:
     async def watch(self) -> None:
         """For as long as the agent lives; at once over where there are no GPUs."""
         try:
-            nvml = await asyncio.to_thread(lambda: Nvml(load()))
+            nvml = await _in_thread(lambda: Nvml(load()))
         except NoGpus:
             return
         log, due = KernelLog(), 0.0
         try:
             while True:
                 if time.monotonic() >= due:
-                    self.read(await asyncio.to_thread(nvml.read))
+                    self.read(await _in_thread(nvml.read))
                     due = time.monotonic() + _SECONDS
                 self.heard(log.lines())
                 await asyncio.sleep(_LOG_SECONDS)
         finally:
             log.close()
-            nvml.close()
 
     def read(self, gpus: Sequence[Gpu]) -> None:
         """Take in a reading of all GPUs."""
@@ -78,6 +84,10 @@ class Gpus:
 
     def _fail(self, xid: int, text: str, gpu: Gpu | None, pid: int = 0) -> None:
         ranks, proven = self._ranks(gpu, pid)
+        key, now = (self._attempt(), xid, ranks), time.monotonic()
+        if now < self._quiet.get(key, 0.0):
+            return
+        self._quiet[key] = now + _QUIET_SECONDS
         self._report(
             self._attempt(),
             GpuFailed(
@@ -136,3 +146,31 @@ def _worse(before: Gpu, now: Gpu) -> list[str]:
     if now.remap_failed and not before.remap_failed:
         found.append(f"GPU {now.index}: a row of memory could not be remapped")
     return found
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """The result of `work`, done in a thread that nobody waits for when the agent ends: a driver
+    may never come back."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast(T, result))
+
+    def run() -> None:
+        result: T | None = None
+        failed: Exception | None = None
+        try:
+            result = work()
+        except Exception as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    Thread(target=run, name="nvml", daemon=True).start()
+    return await done

@@ -364,8 +364,8 @@ def _outcome(done: Executed, cases: Sequence[_Case]) -> Check:
 
 
 def _lost(done: Executed, cases: Sequence[_Case]) -> Check:
-    """No more steps done again than since the last checkpoint; thrice that where that was damaged,
-    or where it takes steps to see the harm."""
+    """No more steps done again than since the last checkpoint that was whole; thrice that where it
+    was damaged, or where it takes steps to see the harm."""
     every = done.plan.workload.every
     wrong, worst = [], 0
     counted = [i for i in done.state.incidents if i.lost_steps is not None]
@@ -373,11 +373,24 @@ def _lost(done: Executed, cases: Sequence[_Case]) -> Check:
         lost = incident.lost_steps or 0
         near = [case.kind for case in cases if _near(incident, case)]
         limit = every * (3 if any(k.area == "checkpoint" or k.steps for k in near) else 1)
+        limit += _since_unfinished(incident, lost, every, done.state)
         worst = max(worst, lost)
         if lost > limit:
             wrong.append(f"{lost} done again, {limit} allowed")
     says = "; ".join(wrong) or f"at most {worst} done again"
     return Check(name="lost steps", ok=not wrong if counted else None, says=says)
+
+
+def _since_unfinished(incident: Incident, lost: int, every: int, state: RunState) -> int:
+    """Steps that were made while the newest save was still being written, which is of no use."""
+    later = state.attempts[incident.verdict.attempt + 1 :]
+    if not later:
+        return 0
+    furthest = (later[0].resumed_step or 0) + lost
+    begun = furthest // every * every
+    mark = state.checkpoints.get(begun)
+    whole = mark is not None and 0 < mark.whole_ns <= incident.detected_ns
+    return 0 if whole else furthest - begun
 
 
 def _final(done: Executed, calm: Path | None, cases: Sequence[_Case]) -> Check:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from harness import slurm
 from harness.errors import PlatformError, UsageError
 from harness.policy import Policy
 from harness.settings import BY_NAME, SETTINGS, Value, parse
@@ -191,7 +192,18 @@ def resolve(
     values: dict[str, Origin] = {}
     for layer in reversed(layers):
         values.update(layer)
+    _ask_slurm(values, environ)
     return Config({setting.name: values[setting.name] for setting in SETTINGS})
+
+
+def _ask_slurm(values: dict[str, Origin], environ: Mapping[str, str]) -> None:
+    """Where nobody says how the nodes meet, and this is a task of srun, Slurm does. Weakest."""
+    if any(values[name].origin != "default" for name in slurm.MEETING):
+        return
+    for name, (text, variable) in slurm.placed(environ).items():
+        if values[name].origin == "default":
+            value = parse(BY_NAME[name], text, variable)
+            values[name] = Origin(value=value, origin=variable)
 
 
 def config_files(environ: Mapping[str, str], cwd: Path) -> list[tuple[Path, tuple[str, ...]]]:

@@ -1,10 +1,12 @@
-"""The pages of the site that are made from the program itself: commands, settings, faults, verdicts.
+"""The pages of the site that are made from the program: commands, settings, faults, verdicts.
 
-Each function returns Markdown. Only harness is needed; scripts/site_hooks.py puts them into the site.
+Each function returns Markdown. Only harness is needed; site_hooks.py puts them into the site.
 """
 
+import html
 import importlib
 import inspect
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -24,15 +26,15 @@ def commands() -> str:
     """Every command with its options, as `--help` has them."""
     parts = [
         "# All commands",
-        "Made from the program; `harness COMMAND --help` prints the same. What is common to all, and"
-        " the exit codes, stand in [The command line](../cli.md).",
+        "Made from the program; `harness COMMAND --help` prints the same. What is common to all,"
+        " and the exit codes, stand in [The command line](../cli.md).",
     ]
     for name, (module, summary) in COMMANDS.items():
         command = importlib.import_module(module).command
-        parts.append(f"## {name} {{#{name}}}\n\n{summary}")
+        parts.append(f"## {name} {{#{name}}}")
         if name == "run":
             parts.append(
-                "Usage: `harness run [OPTIONS] SCRIPT [ARGS]...`\n\nIts options are the"
+                f"Usage: `harness run [OPTIONS] SCRIPT [ARGS]...`\n\n{summary} Its options are the"
                 " [settings](settings.md); `--dry-run` checks everything and prints the plan as"
                 " JSON, `--help-all` prints all options."
             )
@@ -46,9 +48,9 @@ def _command(command: click.Command, name: str) -> Iterable[str]:
     yield f"Usage: `harness {name} {' '.join(command.collect_usage_pieces(context))}`"
     yield _prose(inspect.cleandoc(command.help or ""))
     rows = [param.get_help_record(context) for param in command.get_params(context)]
-    options = [row for row in rows if row is not None and not row[0].startswith("-h,")]
+    options = [row for row in rows if row is not None and "--help" not in row[0].split(", ")]
     if options:
-        yield _table(("option", ""), [(f"`{left}`", _cell(right)) for left, right in options])
+        yield _table(("option", ""), [(_code(left), _cell(right)) for left, right in options])
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
             inner = command.get_command(context, child)
@@ -80,7 +82,7 @@ def settings() -> str:
     ]
     for group in GROUPS:
         rows = [
-            (f"`{_spelled(each)}`", f"`{each.name}`", _default(each), "t" if each.pet else "",
+            (_code(_spelled(each)), _code(each.name), _default(each), "t" if each.pet else "",
              _cell(each.help.partition("  [default")[0]))
             for each in SETTINGS if each.group == group
         ]  # fmt: skip
@@ -90,7 +92,7 @@ def settings() -> str:
 
 def torchrun_options() -> str:
     """What becomes of each option of torchrun, as a table."""
-    taken = [(f"`{_spelled(each)}`", _cell(each.help)) for each in SETTINGS if each.pet]
+    taken = [(_code(_spelled(each)), _cell(each.help)) for each in SETTINGS if each.pet]
     refused = [
         (f"`--{name.replace('_', '-')}`", f"refused: {_cell(instead)}")
         for name, instead in REFUSED.items()
@@ -101,7 +103,7 @@ def torchrun_options() -> str:
 def _spelled(setting: Setting) -> str:
     words = ", ".join(filter(None, (setting.short, setting.option)))
     values = setting.metavar or "|".join(setting.choices)
-    return f"{words} {values}".strip().replace("|", "\\|")
+    return f"{words} {values}".strip()
 
 
 def _default(setting: Setting) -> str:
@@ -119,8 +121,8 @@ def faults() -> str:
     """Every kind of fault, by area."""
     parts = [
         "# Kinds of fault",
-        "Made from the program; `harness chaos list` and `harness chaos explain KIND` print the same."
-        " How faults are addressed, planned and judged stands in"
+        "Made from the program; `harness chaos list` and `harness chaos explain KIND` print the"
+        " same. How faults are addressed, planned and judged stands in"
         " [Break it on purpose](../chaos.md).",
     ]
     area = ""
@@ -131,7 +133,6 @@ def faults() -> str:
         parts.append(f"### {kind.name} {{#{kind.name}}}\n\n{_cell(kind.summary.capitalize())}.")
         whom = "--node 1" if kind.on_node else "--rank 1"
         rows = [
-            ("try it", f"`harness inject {kind.name} {whom}`"),
             ("must be said", _linked(kinds.said(kind))),
             *([("may be said too", _linked(", ".join(kind.also)))] if kind.also else []),
             *([("needs", _cell(kind.needs))] if kind.needs else []),
@@ -141,19 +142,17 @@ def faults() -> str:
             ),
             *([("note", _cell(kind.note))] if kind.note else []),
         ]
-        parts.append(_table(("", ""), rows))
+        parts.append(_table(("try it", f"`harness inject {kind.name} {whom}`"), rows))
     return "\n\n".join(parts) + "\n"
 
 
 def _linked(text: str) -> str:
-    """Classes of verdict in `text` as links to their pages."""
-    words = []
-    for word in _cell(text).split(" "):
-        bare = word.strip(",;:()")
-        words.append(
-            word.replace(bare, f"[{bare}](../verdicts/{bare}.md)") if bare in _pages() else word
-        )
-    return " ".join(words)
+    """`text` with classes of verdict as links to their pages."""
+    known = _pages()
+    words = re.split(r"(\w+)", text)
+    return "".join(
+        f"[{word}](../verdicts/{word}.md)" if word in known else _cell(word) for word in words
+    )
 
 
 def _pages() -> set[str]:
@@ -189,12 +188,14 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     """Words of a help text inside a table: nothing in them may be taken for Markdown or HTML."""
-    inside = False
-    out = []
-    for character in text:
-        if character == "`":
-            inside = not inside
-        if character == "|" or (character in "<*_[" and not inside):
-            character = f"&#{ord(character)};" if not inside else "\\" + character
-        out.append(character)
-    return "".join(out)
+    parts = text.split("`")
+    for index, part in enumerate(parts):
+        code = index % 2 == 1 and index < len(parts) - 1
+        plain = re.sub(r"[<*_\[|`]", lambda found: f"&#{ord(found[0])};", part)
+        parts[index] = _code(part) if code else plain
+    return "".join(parts)
+
+
+def _code(text: str) -> str:
+    """`text` as code inside a table, where a bar would end the cell."""
+    return f"<code>{html.escape(text).replace('|', '&#124;')}</code>"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("harness.cli.run", "Train: start a script on all ranks, watch it, restart it."),
+    "launch": ("harness.cli.launch", "Write what Slurm or Kubernetes needs to place the nodes."),
     "status": ("harness.cli.status", "Say how a run is doing."),
     "tui": ("harness.cli.tui", "Watch a run, live or finished, on a full screen."),
     "stacks": ("harness.cli.stacks", "Show where all ranks are, equal stacks grouped."),

@@ -164,6 +164,9 @@ def _guarded(app: Any, token: str) -> Any:
             return answered
         except Overdue:
             return _refuse(start, "503 Service Unavailable", "busy; try again")
+        except Exception:
+            log.exception("no numbers for a reader")
+            return _refuse(start, "500 Internal Server Error", "see the log of the run")
 
     return answer
 

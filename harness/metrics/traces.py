@@ -36,7 +36,14 @@ class Traces:
         self._open = {each.incident for each in goodput.incident_times(state) if _goes_on(each)}
 
     def on_event(self, state: RunState, event: e.Event) -> None:
-        """Hear what has just been folded into `state`."""
+        """Hear what has just been folded into `state`. Never raises: exporters are others' code,
+        and a run must not end of what is told about it."""
+        try:
+            self._hear(state, event)
+        except Exception:
+            log.exception("a trace is lost")
+
+    def _hear(self, state: RunState, event: e.Event) -> None:
         match event:
             case e.IncidentOpened(incident=incident) if incident.action in _RESTARTING:
                 self._open.add(incident.id)

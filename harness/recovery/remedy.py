@@ -383,7 +383,8 @@ def _tainted(state: RunState) -> dict[str, int]:
     found = {
         mark.path: lowest
         for mark in state.checkpoints.values()
-        if mark.attempt == attempt.index and (not mark.whole_ns or mark.whole_ns > clean_ns)
+        if mark.attempt == attempt.index
+        and (len(mark.saved_by) < attempt.world_size or mark.whole_ns > clean_ns)
     }
     for path, (at_ns, rank) in attempt.replicas.saved_ns.items():
         if at_ns > clean_ns:

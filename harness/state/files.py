@@ -22,6 +22,8 @@ def saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
     again = mark is not None and mark.attempt == stamp.attempt
     saved_by = mark.saved_by | {event.rank} if mark and again else frozenset({event.rank})
     whole = attempt is not None and len(saved_by) >= attempt.world_size
+    # What an earlier attempt had saved under this name is gone once this one's is whole.
+    now = whole and not (mark and again and event.rank in mark.saved_by)
     known_ns = 0 if mark is None else mark.whole_ns
     state.checkpoints[event.step] = CheckpointMark(
         step=event.step,
@@ -29,7 +31,7 @@ def saved(state: RunState, stamp: e.Stamp, event: e.CheckpointSaved) -> None:
         saved_by=saved_by,
         seconds=event.seconds if mark is None else max(mark.seconds, event.seconds),
         attempt=stamp.attempt,
-        whole_ns=known_ns or (state.last_ns if whole else 0),
+        whole_ns=state.last_ns if now else known_ns,
     )
 
 

@@ -16,6 +16,7 @@ from harness.events import FaultInjected
 from harness.faults import Fault
 from harness.incidents import Incident, Verdict
 from harness.state import RunState
+from harness.state.words import AttemptState, CheckpointMark
 
 SECOND = 10**9
 
@@ -146,3 +147,21 @@ def test_what_was_said_before_the_harm_is_not_said_of_it(tmp_path: Path) -> None
     early = incident("killed_by_signal", (1,))
     early = dataclasses.replace(early, detected_ns=9 * SECOND)
     assert "class" in wrong(tmp_path, finished(tmp_path, "kill", early))
+
+
+@pytest.mark.parametrize(("whole_ns", "mistakes"), [(0, set()), (9 * SECOND, {"lost steps"})])
+def test_a_save_that_was_still_being_written_is_no_checkpoint(
+    tmp_path: Path, whole_ns: int, mistakes: set[str]
+) -> None:
+    """Killed at step 11, back at step 5: right if that of step 10 was not whole yet."""
+    told = dataclasses.replace(incident("killed_by_signal", (1,)), lost_steps=6)
+    done = finished(tmp_path, "kill", told)
+    for index, resumed in enumerate((None, 5)):
+        done.state.attempts.append(
+            AttemptState(index=index, world_size=3, ranks={}, nodes={}, why="",
+                         started_ns=index * 20 * SECOND, resumed_step=resumed)
+        )  # fmt: skip
+    done.state.checkpoints[10] = CheckpointMark(
+        step=10, path="10", saved_by=frozenset(), seconds=0.1, attempt=0, whole_ns=whole_ns
+    )
+    assert wrong(tmp_path, done) == mistakes

@@ -1,6 +1,8 @@
 """GPU health: what NVML and the kernel log say, who is on the GPU, and what is concluded."""
 
+import asyncio
 import os
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,36 @@ def test_the_kernel_log_names_gpu_and_rank() -> None:
     assert node.gpus.xids == {(1, 79): 1, (0, 48): 1, (0, 31): 1}
     counted = [s for s in of_gpus("1", node.gpus.gpus, node.gpus.xids) if s.metric == c.GPU_XIDS]
     assert {(s.labels[1], s.labels[3]) for s in counted} == {("1", "79"), ("0", "48"), ("0", "31")}
+
+
+def test_a_storm_of_one_error_is_told_once() -> None:
+    node = Node().read(0)
+    node.gpus.heard([FELL_OFF] * 1000)
+    assert len(node.failed) == 1
+    assert node.gpus.xids == {(1, 79): 1000}
+
+
+def test_a_driver_that_never_answers_holds_up_nobody() -> None:
+    asked, never = threading.Event(), threading.Event()
+
+    class Stuck(Nvml):
+        def read(self) -> Any:
+            asked.set()
+            never.wait()
+
+    async def watch() -> None:
+        gpus = Gpus(0, tuple, lambda attempt, event: None)
+        task = asyncio.create_task(gpus.watch())
+        while not asked.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.agent.gpus.load", Tape)
+        patch.setattr("harness.agent.gpus.Nvml", Stuck)
+        asyncio.run(watch())
+    never.set()
 
 
 def test_without_a_pid_the_order_of_local_ranks_decides(monkeypatch: pytest.MonkeyPatch) -> None:

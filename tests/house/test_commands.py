@@ -63,7 +63,7 @@ def test_help_is_short_and_narrow(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, most in (
         (["--help"], 45),
         (["run", "--help"], 45),
-        (["run", "--help-all"], 102),
+        (["run", "--help-all"], 120),
     ):
         assert group.call(arguments) == 0
         lines = capsys.readouterr().out.splitlines()

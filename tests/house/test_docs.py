@@ -13,7 +13,6 @@ import pytest
 
 from harness.chaos import kinds
 from harness.cli import COMMANDS
-from harness.cli.run import command as run_command
 from harness.incidents import CATALOGUE
 from harness.settings import REFUSED, SETTINGS
 
@@ -59,8 +58,8 @@ def test_every_link_leads_somewhere() -> None:
 def typed(text: str) -> Iterator[list[str]]:
     """The lines of code blocks that call harness, as words."""
     for block in re.findall(r"^ *```[^\n]*\n(.*?)^ *```", text, flags=re.M | re.S):
-        for line in block.replace("\\\n", " ").splitlines():
-            line = re.sub(r"^\s*(\$|exec) ", "", line).strip()
+        for written in block.replace("\\\n", " ").splitlines():
+            line = re.sub(r"^\s*(\$|exec) ", "", written).strip()
             if line.startswith("harness ") and not line.startswith("harness | "):
                 command = re.split(r" (?:\||&&?|>)(?: |$)| +# |;", line)[0]
                 yield re.sub(r"[\[\]]|\.\.\.|…", " ", command).split()
@@ -81,7 +80,8 @@ def unknown(words: list[str]) -> str:
         command, rest = inner, rest[1:]
     known = {spelled for each in command.params for spelled in (*each.opts, *each.secondary_opts)}
     for word in rest:
-        if command is run_command and word.endswith(".py"):
+        passes_on = command.context_settings.get("allow_interspersed_args") is False
+        if passes_on and (word == "--" or word.endswith(".py")):
             break  # what follows is the script's own
         option = word.partition("=")[0]
         if re.match(r"--?[a-z]", word) and option not in known | {"-h", "--help"}:
@@ -118,7 +118,7 @@ def test_the_pages_made_from_the_program_are_whole(site_pages: ModuleType) -> No
     commands = site_pages.commands()
     assert [name for name in COMMANDS if f"## {name} {{#{name}}}" not in commands] == []
     settings = site_pages.settings()
-    assert [each.name for each in SETTINGS if f"| `{each.name}` |" not in settings] == []
+    assert [each.name for each in SETTINGS if f"| <code>{each.name}</code> |" not in settings] == []
     torchrun = site_pages.torchrun_options()
     assert [name for name in REFUSED if f"`--{name.replace('_', '-')}`" not in torchrun] == []
     assert [each.name for each in SETTINGS if each.pet and each.option not in torchrun] == []
@@ -130,6 +130,7 @@ def test_the_pages_made_from_the_program_are_whole(site_pages: ModuleType) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a minute of one core, of which a busy machine may give little
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
     pytest.importorskip("material")
     site = tmp_path / "site"

@@ -135,7 +135,7 @@ def test_a_bug_gives_the_terminal_back_and_is_said_in_one_line(terminal, run_dir
 
 def test_the_run_outlives_a_killed_view(terminal, controller):
     terminal.start("tui", controller.address, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
-    terminal.wait_for("waiting for nodes")
+    terminal.wait_for("LIVE")
     os.kill(int(terminal.pid_file.read_text()), signal.SIGKILL)
     terminal.wait_for("ended with 137")
     assert controller.process.poll() is None

@@ -1,12 +1,14 @@
 """What the controller does with digests: asks for names, certifies checkpoints, sets them aside."""
 
 import base64
+import dataclasses
 from array import array
 from collections.abc import Mapping
 
 from harness import events as e
 from harness import orders as o
 from harness.sightings import DigestPart, DigestRow, TensorDigests, TensorShape, TensorSums
+from harness.state import files
 from harness.topology import runs_of
 from tests.replay.world import World
 
@@ -118,6 +120,24 @@ def test_a_rollback_sets_aside_what_was_saved_since() -> None:
     point = world.state.newest_restore_point
     assert point is not None
     assert point.step == 3
+
+
+def test_what_a_later_attempt_saves_under_the_same_name_counts_from_then() -> None:
+    """Or a rollback would take what was saved after the corruption for what was there before."""
+    world = World(nproc=2).start()
+    world.save(5)
+    state = world.state
+    first_ns = state.checkpoints[5].whole_ns
+    state.attempts.append(dataclasses.replace(state.attempts[0], index=1))
+    stamp = dataclasses.replace(world.records[-1].stamp, attempt=1)
+    state.last_ns = first_ns + 10**9
+    whole = []
+    for rank in (0, 1, 1):
+        files.saved(state, stamp, e.CheckpointSaved(rank=rank, step=5, path="ck/5", seconds=0.1))
+        whole.append(state.checkpoints[5].whole_ns)
+        state.last_ns += 10**9
+    assert whole == [first_ns, first_ns + 2 * 10**9, first_ns + 2 * 10**9]
+    assert state.checkpoints[5].attempt == 1
 
 
 def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
