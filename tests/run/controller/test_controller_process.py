@@ -95,13 +95,16 @@ def test_two_controllers_never_write_one_journal(make_controller: Any) -> None:
 
 def test_a_full_disk_ends_it_in_one_line_and_the_next_one_goes_on(make_controller: Any) -> None:
     controller = make_controller(token="x")
-    process = controller.process.pid
-    size = controller.journal.stat().st_size
-    resource.prlimit(process, resource.RLIMIT_FSIZE, (size + 300, size + 300))
+
+    def fill_up() -> None:
+        room = controller.journal.stat().st_size + 1000
+        resource.prlimit(controller.process.pid, resource.RLIMIT_FSIZE, (room, room))
 
     async def run() -> None:
         link = controller.link()
         await link.join()
+        await anext(link.orders())
+        fill_up()
         for count in range(50):
             link.report(0, e.FactsLost(rank=0, count=count))
         assert await asyncio.to_thread(controller.wait) == 2
