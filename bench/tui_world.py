@@ -1,6 +1,6 @@
 """A large run made of records as agents write them: for bench/tui.py and scripts/screenshots.py."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from harness import events as e
 from harness.agent.arrivals import most_entries, slower
@@ -36,40 +36,7 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
         )  # fmt: skip
         return e.Record(stamp=stamp, event=event)
 
-    first = [
-        record(
-            e.RunStarted(
-                run="swift-otter-12", command=("train.py",), nnodes=len(nodes), policy=Policy(),
-                chaos_allowed=False, harness_version="0",
-            ),
-            attempt=-1,
-        )
-    ]  # fmt: skip
-    for node in nodes:
-        joined = e.AgentJoined(
-            node_rank=node.node_rank, host=node.host, pid=1, local_world_size=PER_NODE
-        )
-        first.append(record(joined, f"agent:{node.node_rank}", -1))
-    first.append(
-        record(e.AttemptStarted(attempt=0, world_size=size, nodes=tuple(nodes), why="first"))
-    )
-    for node in nodes:
-        for local, rank in enumerate(node.ranks):
-            source = f"agent:{node.node_rank}"
-            started = e.WorkerStarted(
-                rank=rank, local_rank=local, node_rank=node.node_rank, pid=2, launched_by="zygote"
-            )
-            declared = e.MeshDeclared(
-                rank=rank, names=mesh.names, sizes=mesh.sizes,
-                coordinates=tuple(mesh.coordinates(rank).values()),
-            )  # fmt: skip
-            first += [record(started, source), record(declared, source)]
-    for node in nodes:  # the innermost axis is as long as a node is large
-        made = e.GroupCreated(
-            rank=node.first_rank, pg=str(node.node_rank + 1), pg_desc="mesh_tp",
-            ranks=tuple(node.ranks),
-        )  # fmt: skip
-        first.append(record(made, f"agent:{node.node_rank}"))
+    first = _start(record, nodes, mesh)
     # As often, and as much at a time, as agents do in a world of that size.
     every = int(REPORT_SECONDS * HZ * slower(size))
     each = most_entries(size)
@@ -102,6 +69,49 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
                 news = _arrivals(node, turn // every * each, each, now_ns)
                 records.append(record(news, f"agent:{node.node_rank}"))
         changed = yield records
+
+
+def _start(record: Callable[..., e.Record], nodes: list[NodeRanks], mesh: Mesh) -> list[e.Record]:
+    """The records of a run up to its first step."""
+    first = [
+        record(
+            e.RunStarted(
+                run="swift-otter-12", command=("train.py",), nnodes=len(nodes), policy=Policy(),
+                chaos_allowed=False, harness_version="0",
+            ),
+            attempt=-1,
+        )
+    ]  # fmt: skip
+    for node in nodes:
+        joined = e.AgentJoined(
+            node_rank=node.node_rank, host=node.host, pid=1, local_world_size=PER_NODE
+        )
+        first.append(record(joined, f"agent:{node.node_rank}", -1))
+    first.append(
+        record(
+            e.AttemptStarted(
+                attempt=0, world_size=PER_NODE * len(nodes), nodes=tuple(nodes), why="first"
+            )
+        )
+    )
+    for node in nodes:
+        for local, rank in enumerate(node.ranks):
+            source = f"agent:{node.node_rank}"
+            started = e.WorkerStarted(
+                rank=rank, local_rank=local, node_rank=node.node_rank, pid=2, launched_by="zygote"
+            )
+            declared = e.MeshDeclared(
+                rank=rank, names=mesh.names, sizes=mesh.sizes,
+                coordinates=tuple(mesh.coordinates(rank).values()),
+            )  # fmt: skip
+            first += [record(started, source), record(declared, source)]
+    for node in nodes:  # the innermost axis is as long as a node is large
+        made = e.GroupCreated(
+            rank=node.first_rank, pg=str(node.node_rank + 1), pg_desc="mesh_tp",
+            ranks=tuple(node.ranks),
+        )  # fmt: skip
+        first.append(record(made, f"agent:{node.node_rank}"))
+    return first
 
 
 def _arrivals(node: NodeRanks, first: int, count: int, now_ns: int) -> e.ArrivalsRead:

@@ -253,7 +253,8 @@ class Launcher:
             self.controller_starts = [at for at in self.controller_starts if now - at < 60.0]
             recent = len(self.controller_starts)
             if recent > CONTROLLER_RESTARTS_PER_MINUTE:
-                say(f"the controller keeps dying ({controller.ended_how})")
+                why = (self.ready or {}).get("error", controller.ended_how)
+                say(f"the controller keeps dying ({why})")
                 say(f"see {self._controller_log}")
                 return False
             say(f"the controller died ({controller.ended_how}); starting it again, workers go on")

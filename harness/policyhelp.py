@@ -120,5 +120,5 @@ NODE_FILES = (
     ("tls_key", False, "its private key, PEM, without a password"),
     ("tls_ca", False, "CA by which the other side's certificate has to be signed, PEM"),
 )
-"""Files that let nodes meet beyond loopback: name of the setting, whether it is in the short help, and
-its words."""
+"""Files that let nodes meet beyond loopback: name of the setting, whether it is in the short help,
+and its words."""

@@ -369,7 +369,7 @@ SETTINGS: tuple[Setting, ...] = (
         default=None,
         group="Output",
         at_least=0,
-        help="tell Prometheus metrics: controller at PORT, agents at the next; 0: any free ports",
+        help="metrics for Prometheus; agents take the next port; 0: any free",
         metavar="PORT",
     ),
     Setting(
@@ -377,7 +377,7 @@ SETTINGS: tuple[Setting, ...] = (
         kind="text",
         default="127.0.0.1",
         group="Output",
-        help="where to tell them; beyond loopback readers must say the run's token",
+        help="where to tell them; beyond loopback to those with the token",
         metavar="HOST",
     ),
     Setting(

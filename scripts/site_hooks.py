@@ -1,7 +1,7 @@
 """What mkdocs is told beside mkdocs.yml: pages made from the program, and that nothing is fetched.
 
 Texts of the repository that do not lie in docs/ (results of benchmarks, the changelog) become pages
-too, and links to them are followed there.
+too; other files that a page links to come along as they are.
 """
 
 import os
@@ -54,6 +54,9 @@ def on_files(files: Files, config: Any) -> Files:
         if name != "index.md" and path.exists():
             text = _moved(path.read_text(encoding="utf-8"), source, name)
             files.append(File.generated(config, name, content=text))
+    for source in _sources(files):
+        content = (ROOT / source).read_bytes()
+        files.append(File.generated(config, f"source/{source}", content=content))
     config["nav"] = _nav(config["nav"], [file.src_uri for file in files.documentation_pages()])
     return files
 
@@ -68,6 +71,31 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return _moved(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
 
 
+def _sources(files: Files) -> list[str]:
+    """Files of the repository that pages link to and that are no pages: they come along."""
+    named = {source: (ROOT / source).read_text(encoding="utf-8") for source in ELSEWHERE
+             if (ROOT / source).exists()}  # fmt: skip
+    named |= {
+        f"docs/{file.src_uri}": file.content_string
+        for file in files.documentation_pages()
+        if not file.generated_by
+    }
+    found = {
+        _meant(match[2], page) for page, text in named.items() for match in _LINK.finditer(text)
+    }
+    return sorted(source for source in found if _is_source(source))
+
+
+def _meant(target: str, source: str) -> str:
+    """Where in the repository a link of the file `source` leads."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+
+
+def _is_source(path: str) -> bool:
+    outside = not path.startswith(("docs/", "../", "/")) and path not in ELSEWHERE
+    return outside and "://" not in path and (ROOT / path).is_file()
+
+
 def _moved(text: str, source: str, name: str) -> str:
     """`text` of the file `source` of the repository, with links as they go from page `name`."""
 
@@ -75,13 +103,15 @@ def _moved(text: str, source: str, name: str) -> str:
         opening, target, anchor = match[1], match[2], match[3] or ""
         if "://" in target or target.startswith("mailto:"):
             return match[0]
-        meant = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        meant = _meant(target, source)
         if meant in ELSEWHERE:
             page = ELSEWHERE[meant]
         elif meant.startswith("docs/"):
             page = meant.removeprefix("docs/")
             if page == "verdicts":
                 page = "verdicts/index.md"
+        elif _is_source(meant):
+            page = f"source/{meant}"
         else:
             return match[0]
         return f"{opening}{posixpath.relpath(page, posixpath.dirname(name) or '.')}{anchor})"

@@ -31,10 +31,10 @@ def commands() -> str:
     ]
     for name, (module, summary) in COMMANDS.items():
         command = importlib.import_module(module).command
-        parts.append(f"## {name} {{#{name}}}\n\n{summary}")
+        parts.append(f"## {name} {{#{name}}}")
         if name == "run":
             parts.append(
-                "Usage: `harness run [OPTIONS] SCRIPT [ARGS]...`\n\nIts options are the"
+                f"Usage: `harness run [OPTIONS] SCRIPT [ARGS]...`\n\n{summary} Its options are the"
                 " [settings](settings.md); `--dry-run` checks everything and prints the plan as"
                 " JSON, `--help-all` prints all options."
             )
@@ -48,7 +48,7 @@ def _command(command: click.Command, name: str) -> Iterable[str]:
     yield f"Usage: `harness {name} {' '.join(command.collect_usage_pieces(context))}`"
     yield _prose(inspect.cleandoc(command.help or ""))
     rows = [param.get_help_record(context) for param in command.get_params(context)]
-    options = [row for row in rows if row is not None and not row[0].startswith("-h,")]
+    options = [row for row in rows if row is not None and "--help" not in row[0].split(", ")]
     if options:
         yield _table(("option", ""), [(_code(left), _cell(right)) for left, right in options])
     if isinstance(command, click.Group):

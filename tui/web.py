@@ -53,10 +53,18 @@ class LoopbackServer(Server):
         return app
 
     async def on_startup(self, app: web.Application) -> None:
-        click.echo(f"open {self.public_url} in a browser on this machine; Ctrl-C ends it", err=True)
+        """Nothing is said yet: it does not listen before this is over."""
 
-    def initialize_logging(self) -> None:
-        """Nothing is logged: errors of the app reach the page's own process."""
+    def serve(self, debug: bool = False) -> None:
+        """Serve until SIGINT or SIGTERM. Says so once a browser can come."""
+        text = f"open {self.public_url} in a browser on this machine; Ctrl-C ends it"
+        web.run_app(
+            self._make_app(),
+            host=self.host,
+            port=self.port,
+            access_log=None,
+            print=lambda *_: click.echo(text, err=True),
+        )
 
 
 def _same_origin(port: int) -> Middleware:

@@ -186,7 +186,7 @@ def _token(config: Config, placement: Placement) -> str:
 
 def _tls(config: Config, placement: Placement) -> "Tls":
     """The files of TLS, checked. Raises UsageError."""
-    from harness.wire.tls import PLAIN, Tls  # grpc is heavy, and only this needs it
+    from harness.wire.tls import PLAIN, Tls
 
     if not any(config.text(name) for name in ("tls_cert", "tls_key", "tls_ca")):
         return PLAIN

@@ -5,32 +5,40 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
+from harness.cli.reading import SETTINGS
 from harness.errors import UsageError
 from harness.launching.kubernetes import Pods, as_yaml, manifests
 from harness.launching.slurm import Batch, batch_script
 from harness.slurm import MEETING
 
-_PASSED_ON = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+_COUNT: dict[str, Any] = {"show_default": True, "metavar": "N"}
+_PASSED_ON = {
+    "allow_interspersed_args": False,
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+}
 
 
-@click.group("launch")
-def command() -> None:
+@click.group("launch", invoke_without_command=True, context_settings=SETTINGS)
+@click.pass_context
+def command(ctx: click.Context) -> None:
     """Write what Slurm or Kubernetes needs to place the nodes of a run.
 
     \b
-    harness launch slurm --nodes 4 --gpus 8 --time 24:00:00 train.py --lr 3e-4 > run.sbatch
-    harness launch k8s --image me/train:1 --nodes 4 --gpus 8 train.py > run.yaml
-    Options of `harness run` go after --, as in
-    harness launch slurm --nodes 4 -- --max-restarts 9 train.py
+      harness launch slurm --nodes 4 --gpus 8 train.py --lr 3e-4 > run.sbatch
+      harness launch k8s --image me/train:1 --nodes 4 --gpus 8 train.py > run.yaml
     """
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError("missing command: slurm or k8s")
 
 
 @command.command("slurm", context_settings=_PASSED_ON)
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--gpus", type=click.IntRange(0), default=0, help="Per node.")
+@click.option("--nodes", type=click.IntRange(1), default=1, **_COUNT)
+@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per node.")
 @click.option("--time", default="", metavar="D-HH:MM:SS", help="Longest time of the job.")
 @click.option("--partition", default="", metavar="NAME")
 @click.option("--account", default="", metavar="NAME")
@@ -47,7 +55,7 @@ def command() -> None:
     "--requeues",
     type=click.IntRange(0),
     default=10,
-    show_default=True,
+    **_COUNT,
     help="How often to queue again what was preempted, or lost a node.",
 )
 @click.option("--sbatch", "options", multiple=True, metavar="OPTION", help="A further one.")
@@ -66,7 +74,12 @@ def slurm(
     submit: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Print the batch script of a run."""
+    """Print the batch script of a run. Options of harness run go after --.
+
+    \b
+      harness launch slurm --nodes 4 --gpus 8 --time 24:00:00 train.py --lr 3e-4
+      harness launch slurm --nodes 4 --submit -- --max-restarts 9 train.py
+    """
     _check(command, placed=MEETING)
     for option in options:
         if not option.startswith("-") or "\n" in option:
@@ -104,8 +117,8 @@ def slurm(
 
 @command.command("k8s", context_settings=_PASSED_ON)
 @click.option("--image", required=True, help="It holds PyTorch, Harness and the script.")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Pods.")
-@click.option("--gpus", type=click.IntRange(0), default=0, help="Per pod.")
+@click.option("--nodes", type=click.IntRange(1), default=1, help="Pods.", **_COUNT)
+@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per pod.")
 @click.option("--name", default="harness", show_default=True, help="Of the Job and the Service.")
 @click.option("--namespace", default="", metavar="NAME")
 @click.option(
@@ -119,8 +132,16 @@ def slurm(
     metavar="SECONDS",
     help="What a pod gets to save when it has to go.",
 )
-@click.option("--restarts", type=click.IntRange(0), default=10, show_default=True)
-@click.option("--metrics-port", type=click.IntRange(1, 65534), help="For Prometheus.")
+@click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    default=10,
+    help="How often lost nodes are replaced.",
+    **_COUNT,
+)
+@click.option(
+    "--metrics-port", type=click.IntRange(1, 65534), metavar="PORT", help="For Prometheus."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def k8s(
     image: str,
@@ -134,7 +155,12 @@ def k8s(
     metrics_port: int | None,
     command: tuple[str, ...],
 ) -> int:
-    """Print an indexed Job and its headless Service, for kubectl apply -f -."""
+    """Print an indexed Job and its headless Service. Options of harness run go after --.
+
+    \b
+      harness launch k8s --image me/train:1 --nodes 4 --gpus 8 train.py | kubectl apply -f -
+      harness launch k8s --image me/train:1 --volume store:/data -- --max-restarts 9 train.py
+    """
     placed = (*MEETING, "preempt_grace", "metrics_port", "metrics_addr")
     _check(command, placed=(*placed, *(("nproc_per_node",) if gpus else ())), there=False)
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?", name):

@@ -227,6 +227,7 @@ def _log_to(path: Path) -> None:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.raiseExceptions = False  # where the disk is full there is nothing to say it to
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -53,7 +53,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-class _Gate(ServerInterceptor):
+class _Gate(ServerInterceptor):  # type: ignore[type-arg]
     """Ends every call that does not carry the run's token, before a byte of its message is read;
     any call will do when there is none."""
 

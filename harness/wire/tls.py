@@ -8,11 +8,13 @@ and who connects checks the controller's certificate against it.
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-
-import grpc
+from typing import TYPE_CHECKING
 
 from harness.config import Config, Job
 from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import grpc  # heavy, and whoever only checks the files does without
 
 _HELP = "see docs/security.md for how to make certificates"
 
@@ -65,19 +67,23 @@ class Tls:
                     f"--tls-ca: {self.ca} holds no certificate in PEM form", help=_HELP
                 ) from None
 
-    def for_server(self) -> grpc.ServerCredentials | None:
+    def for_server(self) -> "grpc.ServerCredentials | None":
         """What the controller's port needs; None for one without TLS. Raises UsageError."""
         self.check()
         if not self.cert:
             return None
+        import grpc
+
         pair = (_read(self.key, "--tls-key"), _read(self.cert, "--tls-cert"))
         ca = _read(self.ca, "--tls-ca") if self.ca else None
         return grpc.ssl_server_credentials([pair], ca, require_client_auth=ca is not None)
 
-    def for_client(self) -> grpc.ChannelCredentials | None:
+    def for_client(self) -> "grpc.ChannelCredentials | None":
         """What a connection needs; None for one without TLS. Raises UsageError."""
         if not self:
             return None
+        import grpc
+
         self.check()
         return grpc.ssl_channel_credentials(
             _read(self.ca, "--tls-ca") if self.ca else None,

@@ -130,6 +130,7 @@ def test_the_pages_made_from_the_program_are_whole(site_pages: ModuleType) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a minute of one core, of which a busy machine may give little
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
     pytest.importorskip("material")
     site = tmp_path / "site"

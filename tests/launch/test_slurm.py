@@ -25,7 +25,7 @@ pytestmark = [
         reason=f"no {', '.join(MISSING)} here (Debian: slurmctld slurmd slurm-client munge)",
     ),
     pytest.mark.skipif(os.geteuid() != 0, reason="slurmd starts jobs of users: it must be root"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
 ]
 
 CONF = """\
@@ -84,7 +84,7 @@ dist.destroy_process_group()
 """
 
 
-def wait_for(check: Callable[[], object], what: str, seconds: float = 240.0) -> None:
+def wait_for(check: Callable[[], object], what: str, seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, f"waited in vain for {what}"

@@ -75,7 +75,7 @@ def test_key_palette_and_command_line_ask_for_the_same(
     (folder / "controller.json").write_text(json.dumps({"address": "127.0.0.1:1", "pid": 1}))
     asked = []
 
-    def do_blocking(address, command, by, token):
+    def do_blocking(address, command, *_):
         asked.append(command)
         return True, ""
 

@@ -47,3 +47,8 @@ def test_latest_follows_the_newest_and_spares_a_real_folder(tmp_path: Path) -> N
     rundir.link_latest(tmp_path, "first")
     assert (tmp_path / "latest").is_dir()
     assert not (tmp_path / "latest").is_symlink()
+
+
+def test_what_a_run_writes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    _, run_dir = rundir.create(tmp_path, "t")
+    assert [path.stat().st_mode & 0o777 for path in (run_dir, run_dir / "logs")] == [0o700] * 2

@@ -2,6 +2,7 @@
 the others notice."""
 
 import asyncio
+import re
 from typing import Any
 
 import grpc
@@ -9,13 +10,15 @@ import pytest
 
 from harness import codec
 from harness import events as e
-from harness.controller.limits import COMMANDS_AT_ONCE, MOST_RECORDS, Allowance, Allowances
+from harness.controller import service
+from harness.controller.limits import MOST_RECORDS, Allowance, Allowances
 from harness.orders import StopRun
 from harness.sightings import RankArrivals
 from harness.wire import control_pb2 as pb
 from harness.wire import observer
 from harness.wire.channel import PID_KEY, PROTOCOL, call_metadata, open_channel
 from harness.wire.control_pb2_grpc import ControlStub, ObserveStub
+from harness.wire.server import open_server
 
 BIG = "x" * (8 << 20)
 
@@ -93,18 +96,27 @@ def test_what_cannot_be_true_never_reaches_the_journal(make_controller: Any) -> 
     assert "left out a ArrivalsRead of agent:0" in controller.log()
 
 
-def test_requests_are_bounded_in_size_and_number(make_controller: Any) -> None:
-    controller = make_controller()
+def test_requests_are_bounded_in_size_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "COMMANDS_PER_SECOND", 0.0)
+    monkeypatch.setattr(service, "COMMANDS_AT_ONCE", 3.0)
+    nobody: Any = None  # none of these requests comes as far as the run
 
     async def run() -> None:
-        big = await observer.do(controller.address, StopRun(why=BIG, signal=0), "t", "")
-        assert big == (False, "a request of 8388660 bytes, 65536 at most") or not big[0]
-        async with open_channel(controller.address) as channel:
+        server, address = open_server("127.0.0.1:0", "")
+        service.serve(server, nobody, asyncio.Event())
+        await server.start()
+        big = await observer.do(address, StopRun(why=BIG, signal=0), "t", "")
+        async with open_channel(address) as channel:
             do = ObserveStub(channel).Do
-            asked = [do(pb.Command(body=b"?")) for _ in range(2 * int(COMMANDS_AT_ONCE))]
-            replies = [(await one).why for one in asked]
-        assert replies[0].startswith("not a command")
-        assert replies[-1] == "too many requests, try again in a second"
+            replies = [(await do(pb.Command(body=b"?"))).why for _ in range(3)]
+        await server.stop(None)
+        assert not big[0]
+        assert re.fullmatch(r"a request of 83\d+ bytes, 65536 at most", big[1])
+        assert [why.partition(":")[0] for why in replies] == [
+            "not a command",
+            "not a command",
+            "too many requests, try again in a second",
+        ]
 
     asyncio.run(run())
 

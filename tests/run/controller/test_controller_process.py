@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import socket
 from typing import Any
@@ -90,6 +91,34 @@ def test_two_controllers_never_write_one_journal(make_controller: Any) -> None:
     assert controller.wait() == 2
     controller.end()
     controller.process, controller.address = process, address
+
+
+def test_a_full_disk_ends_it_in_one_line_and_the_next_one_goes_on(make_controller: Any) -> None:
+    controller = make_controller(token="x")
+
+    def fill_up() -> None:
+        room = controller.journal.stat().st_size + 1000
+        resource.prlimit(controller.process.pid, resource.RLIMIT_FSIZE, (room, room))
+
+    async def run() -> None:
+        link = controller.link()
+        await link.join()
+        await anext(link.orders())
+        fill_up()
+        for count in range(50):
+            link.report(0, e.FactsLost(rank=0, count=count))
+        assert await asyncio.to_thread(controller.wait) == 2
+        assert f"cannot write {controller.journal}: File too large" in controller.stderr()
+        assert controller.journal.read_bytes().endswith(b"}\n")
+        # There is room again: what the agent had to say comes after all, each once.
+        controller.start()
+        await observer.do(controller.address, StopRun(why="x", signal=0), "t", "x")
+        await link.close()
+
+    asyncio.run(run())
+    controller.wait()
+    told = [r.event.count for r in controller.records() if isinstance(r.event, e.FactsLost)]
+    assert told == list(range(50))
 
 
 def test_incident_files_follow_the_journal(make_controller: Any) -> None:
