@@ -1,5 +1,6 @@
 """Two nodes in network namespaces of their own, with a link for control and one for data, and what
-becomes of a training when the data's link is cut, or only slow.
+becomes of a training when links are cut, in one direction or both, for good or for a moment, or
+are only slow, and when a node vanishes.
 
 Needs root, iproute2 and the kernel's token bucket filter.
 """
@@ -7,6 +8,7 @@ Needs root, iproute2 and the kernel's token bucket filter.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -67,6 +69,31 @@ class Pair:
         for name in self.names:
             do(f"tc -n {name} qdisc replace dev data root tbf {how}")
 
+    def silence(self, sender: int, *links: str) -> None:
+        """Nothing that node `sender` sends over `links` arrives, and it is told nothing: its frames
+        go to a card that is not there."""
+        for link in links:
+            self._neighbour(sender, link, "replace", "lladdr 02:00:00:00:00:99 nud permanent")
+
+    def restore(self, sender: int, *links: str) -> None:
+        """Undo `silence`."""
+        for link in links:
+            self._neighbour(sender, link, "del", "")
+
+    def _neighbour(self, sender: int, link: str, verb: str, how: str) -> None:
+        other = f"{ {'ctl': CONTROL, 'data': DATA}[link] }.{2 - sender}"
+        do(f"ip -n {self.names[sender]} neigh {verb} {other} dev {link} {how}")
+
+    def kill_all(self, node: int) -> None:
+        """SIGKILL to everything there."""
+        for pid in run("ip", "netns", "pids", self.names[node]).stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+
+    def living(self) -> list[str]:
+        """Processes that are there."""
+        found = [run("ip", "netns", "pids", name).stdout.split() for name in self.names]
+        return [pid for pids in found for pid in pids]
+
     def remove(self) -> None:
         for name in self.names:
             run("ip", "netns", "del", name)
@@ -90,7 +117,7 @@ def pair() -> Iterator[Pair]:
 class Nodes:
     """`harness run` on both nodes; the first one's screen and journal."""
 
-    def __init__(self, pair: Pair, folder: Path, numbers: int) -> None:
+    def __init__(self, pair: Pair, folder: Path, numbers: int, *options: str) -> None:
         self.folder = folder
         (folder / "train.py").write_text(TRAIN)
         self.processes = []
@@ -98,7 +125,7 @@ class Nodes:
             meet = [
                 *("--nnodes", "2", "--node-rank", str(at), "--nproc-per-node", "1"),
                 *("--master-addr", f"{CONTROL}.1", "--max-restarts", "0"),
-                *("--runs-dir", str(folder / f"runs{at}"), "--no-zygote"),
+                *("--runs-dir", str(folder / f"runs{at}"), "--no-zygote", *options),
             ]
             inside = ["ip", "netns", "exec", name, sys.executable, "-m", "harness", "run"]
             with (folder / f"screen{at}").open("w") as screen:
@@ -119,7 +146,7 @@ class Nodes:
                 )
 
     def until(self, check: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not check():
             assert time.monotonic() < deadline, self.screen()
             assert self.processes[0].poll() is None, self.screen()
@@ -134,11 +161,16 @@ class Nodes:
             records = [json.loads(line) for line in file if line.endswith("\n")]
         return [record["event"] for record in records if record["type"] == kind]
 
-    def screen(self) -> str:
-        return (self.folder / "screen0").read_text()
+    def steps(self) -> list[int]:
+        """Operations that each rank has begun, by its newest pulse."""
+        pulses = [pulse for event in self.events("PulsesRead") for pulse in event["pulses"]]
+        return list({pulse["rank"]: pulse["collectives"] for pulse in pulses}.values())
+
+    def screen(self, node: int = 0) -> str:
+        return (self.folder / f"screen{node}").read_text()
 
     def end(self) -> int:
-        codes = [process.wait(60) for process in self.processes]
+        codes = [process.wait(300) for process in self.processes]
         return codes[0]
 
     def kill(self) -> None:
@@ -148,11 +180,11 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(pair: Pair, tmp_path: Path) -> Iterator[Callable[[int], Nodes]]:
+def nodes(pair: Pair, tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
     started: list[Nodes] = []
 
-    def start(numbers: int) -> Nodes:
-        started.append(Nodes(pair, tmp_path, numbers))
+    def start(numbers: int, *options: str) -> Nodes:
+        started.append(Nodes(pair, tmp_path, numbers, *options))
         return started[-1]
 
     yield start
@@ -160,7 +192,7 @@ def nodes(pair: Pair, tmp_path: Path) -> Iterator[Callable[[int], Nodes]]:
         each.kill()
 
 
-def test_a_link_that_is_cut_is_proven_and_named(pair: Pair, nodes: Callable[[int], Nodes]) -> None:
+def test_a_link_that_is_cut_is_proven_and_named(pair: Pair, nodes: Callable[..., Nodes]) -> None:
     job = nodes(1000)
     job.until_training()
     pair.shape("rate 8bit burst 1 limit 1")  # no packet is small enough to pass
@@ -174,7 +206,7 @@ def test_a_link_that_is_cut_is_proven_and_named(pair: Pair, nodes: Callable[[int
     assert any(end in verdict["cause"] for end in ends)
 
 
-def test_a_link_that_is_slow_is_waited_for(pair: Pair, nodes: Callable[[int], Nodes]) -> None:
+def test_a_link_that_is_slow_is_waited_for(pair: Pair, nodes: Callable[..., Nodes]) -> None:
     job = nodes(500_000)
     job.until_training()
     pair.shape("rate 1mbit burst 16kb limit 64kb")  # two megabytes take sixteen seconds and more
@@ -188,3 +220,44 @@ def test_a_link_that_is_slow_is_waited_for(pair: Pair, nodes: Callable[[int], No
     (job.folder / "stop").touch()
     assert job.end() == 0, job.screen()
     assert job.events("IncidentOpened") == []
+
+
+@pytest.mark.parametrize("links", [("ctl",), ("ctl", "data")], ids=["controller", "all"])
+def test_a_partition_that_heals_is_not_spoken_of(
+    pair: Pair, nodes: Callable[..., Nodes], links: tuple[str, ...]
+) -> None:
+    job = nodes(1000)
+    job.until_training()
+    for node in (0, 1):
+        pair.silence(node, *links)
+    time.sleep(2.0)  # less than --agent-timeout: this is the harm, and nothing is waited for
+    for node in (0, 1):
+        pair.restore(node, *links)
+    steps = max(job.steps())
+    job.until(lambda: min(job.steps()) > steps + 20)
+    (job.folder / "stop").touch()
+    assert job.end() == 0, job.screen()
+    assert job.events("IncidentOpened") == []
+
+
+@pytest.mark.parametrize("how", ["one way", "vanishes"])
+def test_a_node_that_is_not_heard_is_lost_and_the_rest_goes_on(
+    pair: Pair, nodes: Callable[..., Nodes], how: str
+) -> None:
+    job = nodes(1000, "--nnodes", "1:2", "--max-restarts", "1", "--controller-timeout", "10")
+    job.until_training()
+    pair.silence(1, "ctl", "data")
+    if how == "vanishes":
+        pair.kill_all(1)
+    job.until(lambda: job.events("IncidentOpened"))
+    (incident,) = (event["incident"] for event in job.events("IncidentOpened"))
+    verdict = incident["verdict"]
+    assert (verdict["verdict"], verdict["first_failing"]) == ("node_lost", [1])
+    assert incident["action"] == "restart"
+    job.until(lambda: [a["world_size"] for a in job.events("AttemptStarted")] == [2, 1])
+    (job.folder / "stop").touch()
+    assert job.end() == 0, job.screen()
+    code = job.processes[1].wait()
+    assert code == (-signal.SIGKILL if how == "vanishes" else 82), job.screen(1)
+    assert how == "vanishes" or "no word from the controller" in job.screen(1)
+    assert pair.living() == []
