@@ -45,7 +45,7 @@ OTHERS = (
 )
 ELSEWHERE = {"analyze", "attach", "ckpt", "doctor", "plan"}
 """Tested where they are tested."""
-ACTING = {"run", "tui", "restart", "stop", "inject", "chaos", "completion"}
+ACTING = {"run", "launch", "tui", "restart", "stop", "inject", "chaos", "completion"}
 
 Shell = Callable[..., tuple[int, list[str]]]
 
