@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,13 +35,10 @@ def leads(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_dead_zygote_harms_nobody_and_is_replaced(node: Any) -> None:
+def test_dead_zygote_harms_nobody_and_is_replaced(new_node: Callable[..., Any]) -> None:
+    node = new_node()
+    zygote = node.until(events.ZygoteReady).pid
     node.launch(SLEEPY)
-    zygote = next(
-        pid
-        for pid in descendants(node.process.pid)
-        if b"worker.zygote" in _cmdline(pid) and os.getsid(pid) == pid and pid not in _ranks(node)
-    )
     os.kill(zygote, signal.SIGKILL)
     ready = node.until(events.ZygoteReady)
     assert ready.pid != zygote
@@ -160,10 +156,6 @@ def test_signal_asks_the_controller(node: Any) -> None:
         node.process.send_signal(number)
         node.wait_until(lambda: node.read() and node.commands)
         assert node.commands == [command]
-
-
-def _cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _ranks(node: Any) -> list[int]:
