@@ -137,3 +137,28 @@ def test_of_two_replicas_none_is_named_by_chance(
     assert "strikes: " in said
     (strike,) = json.loads((tmp_path / "runs" / "strikes.json").read_text())["strikes"]
     assert (strike["why"], strike["local_ranks"]) == ("silent_data_corruption", ranks)
+
+
+WRONG_ONCE = """
+inner = nn.Linear(64, 64)
+net = Ddp(inner)
+optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(40 if AGAIN else 200):
+    torch.manual_seed(100 * step + R)
+    optimizer.zero_grad(); net(torch.randn(8, 64)).square().mean().backward()
+    if step == 12 and R == 1 and not AGAIN:
+        inner.weight.grad.view(torch.int32)[5, 7] ^= 1 << 22
+    optimizer.step(); time.sleep(0.02)
+"""
+
+
+@pytest.mark.slow
+def test_of_two_replicas_the_next_attempt_tells_which(tmp_path: Path) -> None:
+    said, incidents = run(tmp_path, WRONG_ONCE, "--nproc-per-node", "2", "--digest-share", "1")
+    (incident,) = incidents
+    assert (incident["class"], incident["first_failing"]) == ("silent_data_corruption", [1])
+    assert (incident["confidence"], incident["innocent"]) == ("proven", [0])
+    assert "reduced gradient of weight" in incident["cause"]
+    assert said.count("harness: incident 1 is settled: it was rank 1, not rank 0; attempt 1") == 1
+    (strike,) = json.loads((tmp_path / "runs" / "strikes.json").read_text())["strikes"]
+    assert strike["local_ranks"] == [1]
