@@ -15,7 +15,7 @@ from harness.chaos.plan import Guard, Plan, Planned
 from harness.chaos.workloads import Workload
 from harness.faults import ANY
 
-_RESTARTS = ("--max-restarts", "1000")
+_RESTARTS = ("--max-restarts", "1000", "--same-failure-limit", "1000")
 _UNTOLD, _SEEN_LATE, _ROOM = 30, 10, 5
 """Steps that a run goes on after a fault that nothing comes of, which takes some seconds to be sure
 of, and after one that is seen in the numbers; and what is added to all of them."""
