@@ -31,7 +31,8 @@ def ranks_where(state: RunState, text: str | None) -> frozenset[int] | None:
     where = parse(text, tuple(name for name, _ in view.axes))
     if not where.about_ranks or any(term.pattern is not None for term in where.terms):
         raise UsageError(
-            f"--where {text}: terms such as dp=3 are wanted", help="lines are chosen with --grep"
+            f"--where {text}: terms such as dp=3 are wanted",
+            help="for example rank=0-3; words in logs are found with harness logs --grep",
         )
     chosen = frozenset(
         cell.rank for cell in view.cells if where.cell(cell, view.coordinates.get(cell.rank, {}))

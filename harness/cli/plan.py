@@ -105,8 +105,10 @@ def command(
         board = replace(board, memory=gpu_memory * 1e9)
     if peak_tflops:
         board = replace(board, flops=peak_tflops * 1e12)
+    chosen = models.known(model)
+    _check_axes(chosen.heads, gpus, tp, pp)
     job = layout.Job(
-        model=models.known(model),
+        model=chosen,
         gpu=board,
         gpus=gpus,
         per_node=gpus_per_node,
@@ -130,6 +132,18 @@ def command(
         return
     for line in report.as_text(plan):
         click.echo(line)
+
+
+def _check_axes(heads: int, gpus: int, tp: int | None, pp: int | None) -> None:
+    """Raises UsageError for axes that were asked for and cannot be."""
+    if tp and heads % tp:
+        raise UsageError(f"--tp {tp}: {heads} heads cannot be divided by it", help="give a divisor")
+    if gpus % ((tp or 1) * (pp or 1)):
+        axes = " and ".join(f"--{name} {n}" for name, n in (("tp", tp), ("pp", pp)) if n)
+        raise UsageError(
+            f"{axes}: {gpus} GPUs cannot be divided by {(tp or 1) * (pp or 1)}",
+            help="give others, or another number of --gpus",
+        )
 
 
 def _draw(name: str, pp: int, micro_batches: int, chunks: int | None, as_json: bool) -> None:

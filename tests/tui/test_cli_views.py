@@ -320,7 +320,7 @@ def test_where_chooses_ranks_as_the_screens_do(harness):
     code, _, err = harness("status", "running", "--where", "rank=99")
     assert (code, "no rank is there" in err) == (2, True)
     code, _, err = harness("status", "running", "--where", "loss")
-    assert "lines are chosen with --grep" in err
+    assert "for example rank=0-3; words in logs are found with harness logs --grep" in err
 
 
 def test_what_cannot_be_shown_is_said(harness, tmp_path, monkeypatch):

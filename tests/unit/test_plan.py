@@ -258,6 +258,8 @@ def test_the_command_tells_everything_without_torch() -> None:
         ((), "error: no model given\nhelp: for example: harness plan 70B --gpus 512\n"),
         (("7x",), "error: no model is called '7x'\nhelp: there are 1B, "),
         (("7B", "--gpu", "H1"), "error: no GPU is called 'H1'\nhelp: there are A100, "),
+        (("70B", "--tp", "3"), "error: --tp 3: 64 heads cannot be divided by it\n"),
+        (("7B", "--pp", "3"), "error: --pp 3: 8 GPUs cannot be divided by 3\n"),
         (("--schedule", "x"), "error: no schedule is called 'x'\nhelp: there are gpipe, "),
         (
             ("--schedule", "interleaved", "--pp", "4", "--micro-batches", "6"),
