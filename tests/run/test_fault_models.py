@@ -124,9 +124,9 @@ def test_a_planted_fault_gets_its_verdict(node: Node, name: str) -> None:
 
 def test_reports_that_are_lost_or_late_or_come_twice_are_no_fault(node: Node) -> None:
     """F15. The agent's ring loses the oldest, a new controller hears some of it again."""
-    faulting.train(node, "ddp", None, ranks=3, steps=12)
+    faulting.train(node, "ddp", None, ranks=3, steps=60)
     whole = list(node.records)
-    assert sum(isinstance(record.event, e.DigestsRead) for record in whole) > 3
+    assert any(isinstance(record.event, e.DigestsRead) for record in whole)
     draw = random.Random(7)
     for _ in range(50):
         some = [record for record in whole if draw.random() < 0.7]
