@@ -63,13 +63,13 @@ class Measured:
 class Controller:
     """A controller process of a run with `agents` nodes, on the first core of this process."""
 
-    def __init__(self, folder: Path, agents: int, profile: str) -> None:
+    def __init__(self, folder: Path, agents: int, hz: float, profile: str) -> None:
         run_dir = folder / RUN
         run_dir.mkdir(parents=True)
         self.journal = run_dir / journal.FILE_NAME
         job = Job(
             run=RUN, runs_dir=str(folder), script="train.py", python=sys.executable,
-            nnodes=agents, nproc_per_node=PER_NODE, policy=Policy(agent_timeout=60.0),
+            nnodes=agents, nproc_per_node=PER_NODE, policy=Policy(pulse_interval=1 / hz, agent_timeout=60.0),
             cwd=str(folder),
         )  # fmt: skip
         job.write(run_dir / "job.json")
@@ -148,7 +148,7 @@ def grown_by(path: Path, word: bytes, count: int, seconds: float) -> None:
 
 
 def measure(agents: int, hz: float, seconds: float, folder: Path, profile: str) -> Measured:
-    controller = Controller(folder, agents, profile)
+    controller = Controller(folder, agents, hz, profile)
     ranks = agents * PER_NODE
     try:
         began = controller.cpu_seconds()

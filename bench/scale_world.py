@@ -40,6 +40,7 @@ class World:
         self._hung_ns = 0
         self._encoder = msgspec.json.Encoder()
         self._place = [self.mesh.coordinates(rank) for rank in range(self.size)]
+        self._told: dict[int, int] = {}
         self._kept: dict[tuple[int, int], bytes] = {}
 
     def encode(self, event: e.Event) -> bytes:
@@ -60,7 +61,7 @@ class World:
     def prepare(self) -> None:
         """Make what looks will show: it takes seconds."""
         for rank in range(self.size):
-            self._evidence(rank, 16 if self.size > 64 else 64)
+            self._evidence(rank, 64 if self.size <= 64 else 16 if self.size <= 1024 else 8)
 
     @property
     def step(self) -> int:
@@ -93,9 +94,10 @@ class World:
 
     def pulses(self, node: int) -> bytes:
         """Of all ranks of `node`; of none when nothing has changed, as agents do."""
-        if self.hung:
-            return self.encode(e.PulsesRead(node_rank=node, pulses=()))
         step, now = self.step, time.time_ns()
+        if self._told.get(node) == step:
+            return self.encode(e.PulsesRead(node_rank=node, pulses=()))
+        self._told[node] = step
         pulse = Pulse(
             rank=0, step=step, phase="step", heartbeat_ns=time.monotonic_ns(), step_ns=now,
             loss=2.5, tokens=step * 4096, total_steps=100_000, collectives=3 * step,

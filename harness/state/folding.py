@@ -167,6 +167,7 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 _pulse(state, stamp, pulse)
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
+                attempt.heard_ns[event.node_rank] = state.last_ns
                 stalls.survey(attempt, state.last_ns)
         case e.ArrivalsRead():
             arrivals_read(state, stamp, event)
