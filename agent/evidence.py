@@ -121,6 +121,7 @@ class Scene:
             handling=worker.handling,
             traffic=traffic,
             branches=branches.above(self._frames),
+            listens=worker.listens,
         )
 
     # --- two looks -----------------------------------------------------------------------------
