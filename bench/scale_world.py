@@ -147,7 +147,7 @@ class World:
         last = _HUNG_STEP * 3 + self._reached(rank)
         left_out = _HUNG_STEP * 3 if rank == self.stuck else -1
         records = [
-            self._operation(rank, number, retired=number < last)
+            self._operation(rank, number, number - (number > left_out >= 0), retired=number < last)
             for number in range(max(0, last - most + 1), last + 1)
             if number != left_out
         ]
@@ -172,10 +172,10 @@ class World:
             return 2 if rank == self.stuck else 0
         return 1 if mine["pp"] == odd["pp"] and mine["tp"] != odd["tp"] else 2
 
-    def _operation(self, rank: int, number: int, *, retired: bool) -> Collective:
+    def _operation(self, rank: int, number: int, record: int, *, retired: bool) -> Collective:
         kind, seq = _PHASES[number % 3], number // 3
         return Collective(
-            record_id=number, pg=self._pg(kind, rank), pg_desc=kind, seq_id=seq,
+            record_id=record, pg=self._pg(kind, rank), pg_desc=kind, seq_id=seq,
             op="gloo:all_reduce", sizes=((8192,),), dtypes=("Float",), state="scheduled",
             retired=retired, created_ns=self._began + number * 80_000_000,
         )  # fmt: skip
