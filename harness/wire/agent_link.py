@@ -70,7 +70,8 @@ class AgentLink:
 
     `address` is host:port of the controller, `node_rank` -1 to be given one, `token` empty on
     loopback, `tls` the files of TLS, `controller_timeout` the seconds without a word from the
-    controller after which the link gives up; `notice` shows the user a line, long before that.
+    controller after which the link gives up, `heartbeat` those of silence after which it says that
+    it is there; `notice` shows the user a line, long before that.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class AgentLink:
         token: str,
         controller_timeout: float,
         tls: Tls = PLAIN,
+        heartbeat: float = HEARTBEAT,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._address = address
@@ -93,6 +95,7 @@ class AgentLink:
         self._pid = pid
         self._token = token
         self._tls = tls
+        self._heartbeat = heartbeat
         self._controller_timeout = controller_timeout
         self._notice = notice
         self._missed = False
@@ -243,7 +246,7 @@ class AgentLink:
                 if self._closing and not self._buffer:
                     await call.done_writing()
                     await asyncio.Event().wait()  # the reader sees the controller's end
-                if await set_within(HEARTBEAT, self._news):
+                if await set_within(self._heartbeat, self._news):
                     continue
             self._in_flight += len(batch)  # an empty batch is the heartbeat
             try:
