@@ -9,6 +9,7 @@ where the agent takes more than 40 MB or 1 % of a core.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -32,7 +33,7 @@ IDLE_MS, BUSY_MS = 500, 20
 _SETTLE_SECONDS, _WATCH_SECONDS = 15.0, 20.0
 _MOST_MEMORY, _MOST_CPU = 40e6, 0.01
 _TICKS = os.sysconf("SC_CLK_TCK")
-PARTS = ("launcher", "agent", "controller", "zygote")
+PARTS = ("launcher", "agent", "controller")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +106,14 @@ def watched(ranks: int, length: int, seconds: float) -> dict[str, Cost]:
             cwd=name,
             env=environment(),
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         try:
             pids = until_training(launcher, Path(name), ranks)
             time.sleep(_SETTLE_SECONDS)
+            if launcher.poll() is not None:
+                raise RuntimeError(f"the run has ended: {launcher.communicate()[1][-2000:]}")
             before = {part: used(pid) for part, pid in pids.items()}
             began = time.monotonic()
             time.sleep(seconds)
@@ -124,10 +128,10 @@ def watched(ranks: int, length: int, seconds: float) -> dict[str, Cost]:
             }
         finally:
             launcher.terminate()
-            running.wait(launcher, time.monotonic() + 60)
+            launcher.communicate(timeout=90)
 
 
-def until_training(launcher: "subprocess.Popen[bytes]", here: Path, ranks: int) -> dict[str, int]:
+def until_training(launcher: "subprocess.Popen[str]", here: Path, ranks: int) -> dict[str, int]:
     """The processes by their part, once all ranks have started."""
     journal = here / "runs" / "paired" / "journal.jsonl"
     deadline = time.monotonic() + 300
@@ -138,11 +142,15 @@ def until_training(launcher: "subprocess.Popen[bytes]", here: Path, ranks: int) 
         time.sleep(0.2)
     found = {"launcher": launcher.pid}
     for pid in processes.descendants(launcher.pid):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        for part in PARTS[1:]:
-            if part not in found and f"harness.{part}" in line.replace("worker.zygote", "zygote"):
-                found[part] = pid
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            if parent(pid) == launcher.pid:
+                found |= {part: pid for part in PARTS if f"harness.{part}" in words}
     return found
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def used(pid: int) -> float:

@@ -20,6 +20,7 @@ from harness import codec
 from harness.errors import HarnessError, NodeFailure, PlatformError, UsageError
 from harness.events import Event, PulsesRead, Record, Stamp
 from harness.orders import Command, Order, Shutdown
+from harness.version import version
 from harness.wire import control_pb2 as pb
 from harness.wire.channel import (
     BATCH_BYTES,
@@ -342,7 +343,14 @@ class AgentLink:
             self._heard()
             if message.id <= self._last_order:
                 continue
-            order = codec.decode_order(message.body)
+            try:
+                order = codec.decode_order(message.body)
+            except codec.CodecError as error:
+                raise UsageError(
+                    f"the controller at {self._address} orders what this version of Harness,"
+                    f" {version()}, does not know: {error}",
+                    help="use the same version of Harness on all nodes",
+                ) from None
             self._last_order = message.id
             self._over = self._over or isinstance(order, Shutdown)
             self._inbox.put_nowait(order)

@@ -15,6 +15,7 @@ import pytest
 from harness.cli import group
 
 ROOT = Path(__file__).parents[2]
+_HEAD = {"num_cpus": 0, "include_dashboard": False}
 TRAIN = """\
 import os, time
 import harness
@@ -37,7 +38,7 @@ class RayCluster:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self._cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args=_HEAD)
         self.address = str(self._cluster.address)
         self._nodes: list[Any] = []
 
