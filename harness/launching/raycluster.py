@@ -39,8 +39,13 @@ class Cluster:
 class _Node:
     """An actor in a bundle: it starts a launcher beside it, and passes signals on."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
         self._launcher: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        """Ray writes it before each line of output."""
+        return f"node {self._rank}"
 
     def meeting(self) -> str:
         """HOST:PORT at which the others find this node."""
@@ -120,7 +125,7 @@ class _Driver:
             scheduling_strategy=where,
             max_concurrency=4,  # a signal must not wait for the run to end
         )
-        self._actors[node] = kind.remote()
+        self._actors[node] = kind.remote(node)
 
     def _start(self, node: int) -> None:
         nodes = self._wanted.nodes

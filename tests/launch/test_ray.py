@@ -14,6 +14,7 @@ import pytest
 
 from harness.cli import group
 
+PATIENCE = 600.0
 ROOT = Path(__file__).parents[2]
 _HEAD = {"num_cpus": 0, "include_dashboard": False}
 TRAIN = """\
@@ -105,7 +106,7 @@ def start(tmp_path: Path, cluster: RayCluster) -> Iterator[Any]:
 
 
 def until_there(driver: "subprocess.Popen[str]", *paths: Path) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + PATIENCE
     while not all(path.exists() and path.read_text() for path in paths):
         assert driver.poll() is None, driver.communicate()[0]
         assert time.monotonic() < deadline, f"waited for {[p.name for p in paths]}"
@@ -126,7 +127,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # of Ray's own
 def test_ray_replaces_a_lost_node_and_the_run_goes_on(
     cluster: RayCluster, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,7 +142,7 @@ def test_ray_replaces_a_lost_node_and_the_run_goes_on(
     cluster.add()
     until_there(driver, tmp_path / "0.1", tmp_path / "1.1")
     (tmp_path / "go").touch()
-    said, _ = driver.communicate(timeout=240)
+    said, _ = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 0, said
     assert "node 1 was lost; Ray places another one" in said
     assert "rank 1.1 of 2 is done" in said
@@ -151,7 +152,7 @@ def test_ray_replaces_a_lost_node_and_the_run_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")
 def test_an_interrupt_stops_the_run_in_good_order(
     cluster: RayCluster, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,7 +162,7 @@ def test_an_interrupt_stops_the_run_in_good_order(
     driver = start("--", "--no-zygote", "--nproc-per-node", "1")
     until_there(driver, tmp_path / "0.0")
     driver.send_signal(signal.SIGINT)
-    said, _ = driver.communicate(timeout=240)
+    said, _ = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 130, said
     assert report(tmp_path)["outcome"] == "stopped"
 
