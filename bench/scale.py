@@ -69,8 +69,8 @@ class Controller:
         self.journal = run_dir / journal.FILE_NAME
         job = Job(
             run=RUN, runs_dir=str(folder), script="train.py", python=sys.executable,
-            nnodes=agents, nproc_per_node=PER_NODE, policy=Policy(pulse_interval=1 / hz, agent_timeout=300.0),
-            cwd=str(folder),
+            nnodes=agents, nproc_per_node=PER_NODE, cwd=str(folder),
+            policy=Policy(pulse_interval=1 / hz, agent_timeout=300.0),
         )  # fmt: skip
         job.write(run_dir / "job.json")
         read_end, write_end = os.pipe()
@@ -83,8 +83,8 @@ class Controller:
             [sys.executable, *program, str(write_end)],
             pass_fds=[write_end],
             stdin=subprocess.PIPE,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
         )
+        os.sched_setaffinity(self.process.pid, {core})
         os.close(write_end)
         with os.fdopen(read_end, "rb") as file:
             self.address = str(json.loads(file.read())["address"])
@@ -187,9 +187,10 @@ def judged(path: Path) -> tuple[Any, float, int]:
         for line in file:
             size += len(line) if b'"type":"EvidenceTaken"' in line[:300] else 0
     for record in journal.read(path):
-        if isinstance(record.event, e.OrderGiven) and b"CollectEvidence" in repr(
-            record.event.order
-        ).encode():
+        if (
+            isinstance(record.event, e.OrderGiven)
+            and b"CollectEvidence" in repr(record.event.order).encode()
+        ):
             asked_ns = asked_ns or record.stamp.wall_ns
         if isinstance(record.event, e.IncidentOpened):
             done_ns = record.stamp.wall_ns
@@ -225,8 +226,8 @@ def row(of: list[Measured], first: Measured) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-HEAD = """| ranks | reports a second | controller, of a core | µs of CPU a second and rank | beside the \
-first row | start, ms of CPU a rank | report to journal, median / p99 ms | memory, MiB | journal, \
+HEAD = """| ranks | reports a second | controller, of a core | µs of CPU a second and rank | beside \
+the first row | start, ms of CPU a rank | report to journal, median / p99 ms | memory, MiB | journal, \
 bytes a second and rank | hang to verdict, median / worst s | of it looking, s | evidence, bytes a \
 rank | right | late |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
@@ -258,8 +259,8 @@ def main() -> int:
         [
             "# Ten thousand ranks on one controller",
             "",
-            f"`bench/scale.py --agents {options.agents} --hz {options.hz:g} --times {options.times}`"
-            f", {os.cpu_count()} cores; the controller has one of them, its agents the rest. "
+            f"`bench/scale.py --agents {options.agents} --hz {options.hz:g} --times "
+            f"{options.times}`, {os.cpu_count()} cores; the controller has one of them, its agents the rest. "
             f"{PER_NODE} ranks an agent, one connection an agent, {options.hz:g} reports a second. "
             "`late`: reports that the simulated agents could not send in time.",
             "",

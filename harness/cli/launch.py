@@ -143,6 +143,7 @@ def slurm(
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65534), metavar="PORT", help="For Prometheus."
 )
+@click.option("--jobset", is_flag=True, help="A JobSet in place of a Job and its Service.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def k8s(
     image: str,
@@ -154,9 +155,10 @@ def k8s(
     grace: int,
     restarts: int,
     metrics_port: int | None,
+    jobset: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Print an indexed Job and its headless Service. Options of harness run go after --.
+    """Print an indexed Job and its Service, or a JobSet. Options of harness run go after --.
 
     \b
       harness launch k8s --image me/train:1 --nodes 4 --gpus 8 train.py | kubectl apply -f -
@@ -182,6 +184,7 @@ def k8s(
         grace=grace,
         restarts=restarts,
         metrics=metrics_port or 0,
+        jobset=jobset,
     )
     click.echo(as_yaml(manifests(pods)), nl=False)
     if nodes > 1 or metrics_port:
