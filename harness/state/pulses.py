@@ -3,7 +3,7 @@
 from harness import events as e
 from harness.sightings import Pulse
 from harness.state import booking, stalls
-from harness.state.words import AttemptState, RankState
+from harness.state.words import AttemptState
 
 
 def read(attempt: AttemptState, stamp: e.Stamp, event: e.PulsesRead, now_ns: int) -> None:
