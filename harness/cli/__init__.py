@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("harness.cli.replay", "Tell an old run again, and judge it again."),
     "trace": ("harness.cli.trace", "Write a run as a Chrome trace: collectives by rank and group."),
     "bundle": ("harness.cli.bundle", "Pack a run into one file to give away, without secrets."),
-    "explain": ("harness.cli.explain", "Explain a verdict."),
+    "explain": ("harness.cli.explain", "Explain a verdict, or an error by its code."),
     "plan": ("harness.cli.plan", "Plan memory, traffic and a layout for a training, beforehand."),
     "analyze": ("harness.cli.analyze", "Name the rank that a hang began with, from its dumps."),
     "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),

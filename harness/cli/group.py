@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem
 
-from harness.cli import COMMANDS, help_text
+from harness.cli import COMMANDS, codes, help_text
 from harness.errors import ExitCode, HarnessError
 
 
@@ -80,9 +80,9 @@ def closest(word: str, known: Iterable[str], *, likeness: float = 0.7) -> str:
     return matches[0] if matches else ""
 
 
-def fail(message: str, help: str | None, exit_code: int) -> int:
+def fail(message: str, help: str | None, exit_code: int, code: str) -> int:
     """Say what is wrong and what to do on stderr; returns the exit code."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error[{code}]: {message}", file=sys.stderr)
     if help:
         print(f"help: {help}", file=sys.stderr)
     return exit_code
@@ -97,9 +97,9 @@ def call(arguments: list[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
-        return fail(*_words(error, arguments), ExitCode.USAGE)
+        return fail(*_words(error, arguments), ExitCode.USAGE, codes.USAGE)
     except HarnessError as error:
-        return fail(error.message, error.help, error.exit_code)
+        return fail(error.message, error.help, error.exit_code, error.code)
     except (KeyboardInterrupt, click.exceptions.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -165,4 +165,5 @@ def _bug(error: Exception, arguments: list[str]) -> int:
         f"a bug in Harness: {type(error).__name__}: {words}",
         f"the traceback is in {file.name}; please report it",
         ExitCode.INTERNAL,
+        codes.INTERNAL,
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from harness.errors import ExitCode, HarnessError, UsageError
+from harness.cli import codes
+from harness.errors import Elsewhere, ExitCode, HarnessError
 
 if TYPE_CHECKING:
     from harness import runs
@@ -25,7 +26,7 @@ _AGAIN_SECONDS = 0.2
 
 class ReadingCommand(click.Command):
     """A command that reads. With --json, an error too is one JSON object on stdout:
-    `{"schema": 1, "error": {"code", "message", "help"}}`."""
+    `{"schema": 1, "error": {"code", "id", "message", "help"}}`."""
 
     def make_context(
         self,
@@ -39,7 +40,7 @@ class ReadingCommand(click.Command):
             return super().make_context(info_name, args, parent, **extra)
         except click.ClickException as error:
             if as_json:
-                _fail(ExitCode.USAGE, error.format_message(), f"see harness {self.name} --help")
+                self._refuse(error)
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -48,13 +49,17 @@ class ReadingCommand(click.Command):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            _fail(ExitCode.USAGE, error.format_message(), f"see harness {self.name} --help")
+            self._refuse(error)
         except HarnessError as error:
-            _fail(error.exit_code, error.message, error.help)
+            _fail(error.exit_code, error.code, error.message, error.help)
+
+    def _refuse(self, error: click.ClickException) -> NoReturn:
+        help = f"see harness {self.name} --help"
+        _fail(ExitCode.USAGE, codes.USAGE, error.format_message(), help)
 
 
-def _fail(exit_code: ExitCode, message: str, help: str | None) -> NoReturn:
-    error = {"code": exit_code.name.lower(), "message": message, "help": help}
+def _fail(exit_code: ExitCode, code: str, message: str, help: str | None) -> NoReturn:
+    error = {"code": exit_code.name.lower(), "id": code, "message": message, "help": help}
     print_json({"schema": SCHEMA, "error": error})
     raise click.exceptions.Exit(int(exit_code))
 
@@ -117,7 +122,7 @@ def on_this_machine(found: "runs.RunFolder | runs.Endpoint") -> "runs.RunFolder"
     from harness import runs
 
     if isinstance(found, runs.Endpoint):
-        raise UsageError(
+        raise Elsewhere(
             f"the files of the run at {found.address} lie on its own machine",
             help="give the run's name or directory there",
         )

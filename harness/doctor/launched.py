@@ -16,6 +16,7 @@ from typing import Any
 from harness import runs
 from harness.doctor import cores, limits, ranks
 from harness.doctor.checks import Check
+from harness.errors import PlatformError
 from harness.processes import before_exec
 from harness.setups import Setup
 from harness.state import RunState
@@ -68,7 +69,7 @@ def _run(count: int, folder: Path) -> str:
         try:
             return process.communicate(timeout=_MOST_SECONDS)[1]
         except subprocess.TimeoutExpired:
-            return f"error: not at an end after {_MOST_SECONDS:g} s"
+            return f"error[{PlatformError.code}]: not at an end after {_MOST_SECONDS:g} s"
         finally:
             _end(process)
 
@@ -97,7 +98,7 @@ def broken(count: int, told: Mapping[int, Told], state: RunState, said: str) -> 
     """Not all ranks came so far: why, in the words of the run itself."""
     lines = [line for line in said.splitlines() if line.startswith("error")]
     verdict = state.incidents[0].verdict if state.incidents else None
-    why = verdict.reason if verdict is not None else (lines or ["error: the run said nothing"])[0]
+    why = verdict.reason if verdict is not None else (lines or ["the run said nothing"])[0]
     return Check(
         name="ranks",
         level="fail",

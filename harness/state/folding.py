@@ -51,13 +51,9 @@ def fold_all(records: Iterable[e.Record], state: RunState | None = None) -> RunS
 def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
         case e.PulsesRead():  # nearly all that comes
-            attempt = _attempt(state, stamp.attempt)
-            if attempt is not None:
-                pulses.read(attempt, stamp, event, state.last_ns)
+            pulses.read(state, stamp, event)
         case e.RunStarted():
-            state.run = event
-            state.started_ns = state.stage_ns = stamp.wall_ns
-            state.strikes = list(event.strikes)
+            _run_started(state, stamp, event)
         case e.ControllerStarted():
             state.incarnations = event.incarnation + 1
             nodes.unheard(state)
@@ -131,6 +127,12 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             _fold_worker(state, stamp, event)
         case _:
             assert_never(event)
+
+
+def _run_started(state: RunState, stamp: e.Stamp, event: e.RunStarted) -> None:
+    state.run = event
+    state.started_ns = state.stage_ns = stamp.wall_ns
+    state.strikes = list(event.strikes)
 
 
 def _fold_decision(state: RunState, stamp: e.Stamp, event: e.Event) -> None:

@@ -3,11 +3,14 @@
 from harness import events as e
 from harness.sightings import Pulse
 from harness.state import booking, stalls
-from harness.state.words import AttemptState
+from harness.state.words import AttemptState, RunState
 
 
-def read(attempt: AttemptState, stamp: e.Stamp, event: e.PulsesRead, now_ns: int) -> None:
-    """The pulses of a node have come; `now_ns` is the run's newest time."""
+def read(state: RunState, stamp: e.Stamp, event: e.PulsesRead) -> None:
+    """The pulses of a node have come."""
+    if not 0 <= stamp.attempt < len(state.attempts):
+        return
+    attempt, now_ns = state.attempts[stamp.attempt], state.last_ns
     ranks, seen, wall_ns = attempt.ranks, attempt.arrivals, stamp.wall_ns
     for pulse in event.pulses:
         rank = ranks.get(pulse.rank)

@@ -53,7 +53,7 @@ def test_plain_lines_say_what_to_do(
 
 def test_a_run_that_is_not_there_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["doctor", "swift-otter-12"]) == 2
-    assert capsys.readouterr().err.startswith("error: no run 'swift-otter-12'")
+    assert capsys.readouterr().err.startswith("error[H101]: no run 'swift-otter-12'")
     assert call(["doctor", "--nproc-per-node", "many"]) == 2
 
 
@@ -165,11 +165,11 @@ def test_ranks_of_its_own_are_started_and_compared(here: Path) -> None:
 
 
 def test_ranks_that_do_not_start_are_told_with_the_reason() -> None:
-    said = "harness: run doctor\nerror: no port is left\nhelp: wait\n"
+    said = "harness: run doctor\nerror[H201]: no port is left\nhelp: wait\n"
     check = launched.broken(4, {0: {}}, RunState(), said)
     assert (check.level, check.says) == (
         "fail",
-        "1 of 4 ranks started and met: error: no port is left",
+        "1 of 4 ranks started and met: error[H201]: no port is left",
     )
 
 
