@@ -34,7 +34,7 @@ COMPLETE = "_HARNESS_COMPLETE"
 """Set by the shell while it completes: what click makes of the name `harness`."""
 
 HELP = """\
-Usage: harness COMMAND ...
+Usage: harness [OPTIONS] COMMAND ...
 
   Keeps distributed PyTorch training alive and tells the truth when it breaks.
 
@@ -47,9 +47,11 @@ Commands:
 {commands}
 
 Options:
-  --version   Print the version.
-  --debug     Show the traceback when Harness itself fails.
-  -h, --help  Print this; harness COMMAND --help tells more.
+  --color auto|always|never  Colours on stdout; auto: on a terminal, without NO_COLOR.
+  -q, --quiet / -v, --verbose
+                             No notes beside the data / what Harness logs, too.
+  --debug                    Show the traceback when Harness itself fails.
+  --version / -h, --help     Print the version / this; harness COMMAND --help tells more.
 
 RUN in all commands is a run's name, directory or bundle; left out, it is the newest in ./runs."""
 

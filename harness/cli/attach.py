@@ -11,7 +11,8 @@ import click
 from harness import stacks
 from harness.agent import flight, processes, showing
 from harness.agent.stacks import Subject, Taker, is_python, what_to_allow
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, note, print_json
+from harness.cli.output import note
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import ProcessError
 from harness.sightings import RankStack
 

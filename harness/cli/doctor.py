@@ -10,15 +10,8 @@ import click
 
 from harness import config as configuration
 from harness import runs
-from harness.cli.reading import (
-    SCHEMA,
-    SETTINGS,
-    ReadingCommand,
-    note,
-    print_json,
-    reading_options,
-    with_colour,
-)
+from harness.cli.output import note, with_colour
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, reading_options
 from harness.doctor import checks, cores, launched, limits, network, software, storage
 from harness.doctor import ranks as of_run
 from harness.doctor.checks import Check, Checker

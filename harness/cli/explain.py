@@ -10,7 +10,8 @@ import harness
 from harness.cli.codes import CODES
 from harness.cli.codes import text as error_text
 from harness.cli.group import closest
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, with_colour
+from harness.cli.output import with_colour
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import UsageError
 from harness.incidents import CATALOGUE, FAMILY_OF
 
@@ -60,7 +61,9 @@ def command(code: str | None, as_json: bool) -> None:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        Console(width=min(100, Console().width)).print(Markdown(text))
+        width = min(100, Console().width)
+        console = Console(width=width, force_terminal=True, no_color=False, color_system="standard")
+        console.print(Markdown(text))
     else:
         click.echo(text.rstrip("\n"))
 

@@ -11,14 +11,8 @@ import click
 
 from harness import runs
 from harness.cli.choosing import ranks_where, where_option
-from harness.cli.reading import (
-    SETTINGS,
-    ReadingCommand,
-    note,
-    print_json,
-    reading_options,
-    with_colour,
-)
+from harness.cli.output import note, with_colour
+from harness.cli.reading import SETTINGS, ReadingCommand, print_json, reading_options
 from harness.errors import Elsewhere, FilterError, TooEarly, UsageError
 from harness.ranklogs import (
     LogLine,

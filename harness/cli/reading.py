@@ -1,15 +1,13 @@
 """What all commands that read a run share: the RUN argument, --json, and errors as JSON."""
 
 import json
-import os
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from harness.cli import codes
+from harness.cli.output import counted
 from harness.errors import Elsewhere, ExitCode, HarnessError
 
 if TYPE_CHECKING:
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
-_LONG_SECONDS = 1.0
-_AGAIN_SECONDS = 0.2
 
 
 class ReadingCommand(click.Command):
@@ -95,28 +90,6 @@ def reading_options(function: F) -> F:
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-def with_colour() -> bool:
-    """Whether stdout takes colour: a terminal that is not dumb, without NO_COLOR; FORCE_COLOR makes
-    it take some wherever it leads."""
-    if os.environ.get("FORCE_COLOR") and not os.environ.get("NO_COLOR"):
-        return True
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or "CI" in os.environ
-    return sys.stdout.isatty() and not plain
-
-
-def counted(items: Iterable[T], what: str) -> Iterator[T]:
-    """`items`, with their number on stderr while they take long and somebody sits there."""
-    shown, due, number = False, time.monotonic() + _LONG_SECONDS, 0
-    watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "CI" not in os.environ
-    for number, item in enumerate(items, start=1):
-        if watched and number % 256 == 0 and time.monotonic() > due:
-            print(f"\r{what}: {number:,}", end="", file=sys.stderr, flush=True)
-            shown, due = True, time.monotonic() + _AGAIN_SECONDS
-        yield item
-    if shown:
-        print(f"\r{'':{len(what) + 20}}\r", end="", file=sys.stderr, flush=True)
-
-
 def on_this_machine(found: "runs.RunFolder | runs.Endpoint") -> "runs.RunFolder":
     """The run's directory. Raises UsageError when only its controller is known."""
     from harness import runs
@@ -134,8 +107,3 @@ def records(found: "runs.RunFolder", what: str) -> "Iterator[Record]":
     from harness import journal
 
     return counted(journal.read(found.journal, on_bad="skip", say=lambda _: None), what)
-
-
-def note(text: str) -> None:
-    """A message for the reader, beside the data."""
-    click.echo(f"note: {text}", err=True)

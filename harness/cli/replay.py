@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from harness import runs
+from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
     SETTINGS,
     ReadingCommand,
-    note,
     on_this_machine,
     print_json,
     reading_options,

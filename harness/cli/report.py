@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 
 from harness import runs
+from harness.cli.output import note
 from harness.cli.reading import (
     SETTINGS,
     ReadingCommand,
-    note,
     on_this_machine,
     print_json,
     reading_options,

@@ -10,14 +10,8 @@ from harness import runs, stacks
 from harness.cli.ask import door_of, user
 from harness.cli.choosing import ranks_where, where_option
 from harness.cli.logs import parse_ranks
-from harness.cli.reading import (
-    SCHEMA,
-    SETTINGS,
-    ReadingCommand,
-    note,
-    print_json,
-    reading_options,
-)
+from harness.cli.output import note
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, reading_options
 from harness.errors import FilterError, NodeFailure, Refused, TooEarly
 from harness.events import RunEnded, StacksTaken
 from harness.orders import ShowStacks

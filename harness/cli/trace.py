@@ -11,11 +11,11 @@ import click
 from harness import runs
 from harness.cli.choosing import ranks_where, where_option
 from harness.cli.logs import parse_ranks
+from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
     SETTINGS,
     ReadingCommand,
-    note,
     on_this_machine,
     reading_options,
     records,

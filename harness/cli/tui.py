@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness import config, runs
+from harness.cli.output import without_colour
 from harness.cli.reading import SETTINGS
 from harness.errors import (
     Elsewhere,
@@ -211,6 +212,8 @@ def _run_app(found: runs.RunFolder | runs.Endpoint, options: "Options", replay: 
         for name in ("COLUMNS", "LINES"):
             # Exported by some shells and by readline, and stale as soon as the window changes.
             os.environ.pop(name, None)
+    if without_colour():
+        os.environ["NO_COLOR"] = "1"  # it is read when Textual is imported
     from harness.tui.app import HarnessApp
     from harness.tui.logwatch import LogWatch
 
