@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from harness.tui.shell import Options
 
 _CONNECT_SECONDS = 3.0
+_WITHOUT_TITLE = ("vt100", "vt102", "vt220", "linux", "ansi")
+"""Terminals that would print what they are told to be called."""
+_SAVE_TITLE, _RESTORE_TITLE = "\x1b[22;2t", "\x1b[23;2t"
 _NUMBERS = ("flops-per-token", "peak-tflops")
 
 
@@ -162,6 +166,7 @@ def _options(
         run_argument=run or "",
         ascii_only=ascii_only,
         readonly=readonly,
+        title=not in_browser() and os.environ["TERM"] not in _WITHOUT_TITLE,
         files=not in_browser(),
         keys=keymap(keys, origin),
         kinds=_kinds,
@@ -224,14 +229,22 @@ def _run_app(found: runs.RunFolder | runs.Endpoint, options: "Options", replay: 
     if logs is not None:
         logs.start()
     try:
+        _say_to_terminal(_SAVE_TITLE, options)
         app.run()
     finally:
+        _say_to_terminal(_RESTORE_TITLE, options)
         feed.stop()
         if logs is not None:
             logs.stop()
     if app.bug is not None:
         raise app.bug
     return app.return_code if app.return_code is not None else ExitCode.INTERNAL
+
+
+def _say_to_terminal(text: str, options: "Options") -> None:
+    if options.title:
+        with suppress(OSError):  # it is gone
+            print(text, end="", file=sys.stderr, flush=True)
 
 
 def _feed(found: runs.RunFolder | runs.Endpoint, replay: bool) -> "Feed":
