@@ -10,8 +10,10 @@ are decided on at once.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from harness import events as e
+from harness import orders as o
 from harness.recovery.planning import next_wake_ns, plan
 from harness.state import RunState, fold
 
@@ -31,6 +33,9 @@ DECIDED = (
 
 _LATE_NS = 2_000_000_000
 """By this much a controller may have been late."""
+_SOON_NS = 100_000_000
+"""And by this much its clock may have gone on between a decision and its record."""
+_NOBODY = -1
 
 
 def replay(records: Iterable[e.Record]) -> RunState:
@@ -42,7 +47,7 @@ def replay(records: Iterable[e.Record]) -> RunState:
     again = _Replay()
     for record in records:
         if isinstance(record.event, DECIDED):
-            again.decided(record.stamp.wall_ns)
+            again.decided(record.stamp.wall_ns, record.event)
         else:
             again.happened(record)
     again.advance(again.newest_ns)
@@ -61,12 +66,28 @@ class _Replay:
         self._since_ns: int | None = None
         """The first thing that has happened since the core was last asked."""
         self._seq = 0
+        self._more = 0
+        """Decisions of today's core that have no counterpart among those of then yet."""
+        self._rounds: dict[int, int] = {}
+        """Rounds of evidence of then -> those of today's core that they answer."""
 
-    def decided(self, at_ns: int) -> None:
+    def decided(self, at_ns: int, then: e.Event) -> None:
         """The controller of then decided something here."""
         self._late_ns = _LATE_NS
-        self.newest_ns = max(self.newest_ns, at_ns)
-        self.advance(self.newest_ns)
+        self.newest_ns = self._now_ns = max(self.newest_ns, self._now_ns, at_ns)
+        self._settle()
+        self._more -= 1
+        if self._more < 0:
+            self._wake_until(self.newest_ns + _SOON_NS)
+            self._more = max(0, self._more)
+        if isinstance(then, e.OrderGiven) and isinstance(then.order, o.CollectEvidence):
+            self._rounds.setdefault(then.order.collection, self._round_of(then.order))
+
+    def _round_of(self, order: o.CollectEvidence) -> int:
+        """The newest round of today's core that was opened for the same and has no answers yet."""
+        taken = self._rounds.values()
+        alike = [c.index for c in self.state.collections if c.suspicion == order.suspicion]
+        return max((index for index in alike if index not in taken), default=_NOBODY)
 
     def happened(self, record: e.Record) -> None:
         self.newest_ns = max(self.newest_ns, record.stamp.wall_ns)
@@ -75,11 +96,21 @@ class _Replay:
             self.advance(until_ns)
         else:
             self._wake_until(until_ns)
-        fold(self.state, record)
+        fold(self.state, self._renumbered(record))
         if self._since_ns is None:
             self._since_ns = self.newest_ns
         if not self._late_ns:
             self.advance(self.newest_ns)
+
+    def _renumbered(self, record: e.Record) -> e.Record:
+        """Evidence is for the round that was opened in place of the one that asked for it."""
+        event = record.event
+        if not isinstance(event, e.EvidenceTaken | e.EvidenceComplete):
+            return record
+        now = self._rounds.get(event.collection, event.collection)
+        if now == event.collection:
+            return record
+        return replace(record, event=replace(event, collection=now))
 
     def advance(self, until_ns: int) -> None:
         """Ask the core at its own deadlines up to a time, and then."""
@@ -97,6 +128,7 @@ class _Replay:
         while decisions := plan(self.state, self._now_ns):
             for decision in decisions:
                 self._fold(decision)
+            self._more += len(decisions)
 
     def _fold(self, decision: e.Event) -> None:
         attempt = len(self.state.attempts) - 1
