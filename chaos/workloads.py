@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import UsageError
+from harness.errors import FaultError
 
 Final = Literal["files", "checkpoints", "none"]
 DDP = str(Path(__file__).resolve().parent / "scripts" / "plain_ddp.py")
@@ -103,7 +103,7 @@ BUILT_IN: dict[str, Workload] = {
 def workload(name: str) -> Workload:
     """The built-in one of that name. Raises UsageError."""
     if name not in BUILT_IN:
-        raise UsageError(f"no workload is called {name!r}", help=f"there are {', '.join(BUILT_IN)}")
+        raise FaultError(f"no workload is called {name!r}", help=f"there are {', '.join(BUILT_IN)}")
     return BUILT_IN[name]
 
 
