@@ -91,7 +91,8 @@ def learned(output: str) -> str:
 
 
 def watched(name: str, ranks: int) -> str:
-    """What the journal has of collectives and digests; nothing may have been found wrong."""
+    """What the journal has of collectives, and of digests where there is somebody to compare with;
+    nothing may have been found wrong."""
     state, digests = RunState(), 0
     for record in journal.read(FOLDER / name / journal.FILE_NAME):
         fold(state, record)
@@ -103,9 +104,12 @@ def watched(name: str, ranks: int) -> str:
     recorded = [] if attempt is None else [rank.collectives for rank in attempt.ranks.values()]
     if len(recorded) != ranks or not all(recorded):
         raise Wrong("the recorder has collectives of no more than some ranks")
+    seen = f"{max(recorded)} collectives recorded"
+    if ranks == 1:
+        return seen
     if not digests:
         raise Wrong("no digest was taken")
-    return f"{len(state.groups)} groups and {digests} digests recorded"
+    return f"{seen}, {digests} digests compared"
 
 
 def proven(output: str) -> str:

@@ -42,5 +42,5 @@ def test_a_part_is_carried_out_and_judged() -> None:
     line, last = done.stdout.splitlines()
     assert line.startswith("right bf16 ")
     assert " mfu 0." in line
-    assert "digests recorded" in line
+    assert " collectives recorded" in line
     assert last.startswith("gpu-check: 1 of 1 right, in ")
