@@ -1,7 +1,7 @@
 """Waits of a living rank, from what its agent could see of it: the last entries of its flight
 record, the logs of its groups and point-to-point operations, its process, its stack, two looks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.collectives import Collective, GroupCreation, PointToPoint, same_input
@@ -41,6 +41,7 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
             calls.append(
                 Pending(group=group, seq=entry.seq_id, call=call, created_ns=entry.created_ns)
             )
+    unbroken = _unbroken(entries)
     if not calls and (unrecorded := _unrecorded(evidence, groups, tracks)) is not None:
         calls.append(unrecorded)
         track = tracks.setdefault(unrecorded.group, _Track())
@@ -62,8 +63,8 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         pending=pending,
         tracks={group: track.frozen() for group, track in tracks.items()},
         posted=_posted(evidence.p2p),
-        whole=not entries or entries[0].record_id == 0,
-        program=tuple((_label(groups, entry), call_of(entry)) for entry in entries),
+        whole=not entries or unbroken[0].record_id == 0,
+        program=tuple((_label(groups, entry), call_of(entry)) for entry in unbroken),
         creating=creating,
         process=evidence.process,
         doing=evidence.user_frame,
@@ -74,6 +75,14 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         made=tuple((g.pg, g.ranks) for g in evidence.groups if g.pg and g.ranks and not g.failed),
         apart=evidence.branches,
     )
+
+
+def _unbroken(entries: Sequence[Collective]) -> Sequence[Collective]:
+    """The newest ones, as far back as none is left out."""
+    for at in range(len(entries) - 1, 0, -1):
+        if entries[at].record_id - entries[at - 1].record_id > 1:
+            return entries[at:]
+    return entries
 
 
 def _unrecorded(
