@@ -16,10 +16,9 @@ from harness.chaos.workloads import Workload
 from harness.faults import ANY
 
 _RESTARTS = ("--max-restarts", "1000", "--same-failure-limit", "1000")
-_UNTOLD, _SEEN_LATE, _ROOM = 120, 10, 5
-"""Steps that a run goes on after a fault that nothing comes of, which takes five seconds to be sure
-of where a step may take 40 ms, and after one that is seen in the numbers; and what is added to all
-of them."""
+_UNTOLD, _SEEN_LATE, _ROOM = 30, 10, 5
+"""Steps that a run goes on after a fault that nothing comes of, which takes some seconds to be sure
+of, and after one that is seen in the numbers; and what is added to all of them."""
 _TELLS_STEPS = "mesh"
 """What workloads have that tell their steps, which go on from a checkpoint; in others each rank
 counts from its start."""

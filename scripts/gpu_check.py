@@ -85,7 +85,7 @@ def learned(output: str) -> str:
     (first, _, _), (last, tokens, mfu) = steps[0], steps[-1]
     if not float(last) < float(first):
         raise Wrong(f"the loss did not fall: {first} to {last}")
-    if not 0 < float(mfu) < 1:
+    if not 0 < float(mfu) < 1:  # of what the data sheet promises
         raise Wrong(f"mfu {mfu}")
     return f"loss {first} to {last}, {tokens} tokens/s, mfu {mfu}"
 

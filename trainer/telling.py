@@ -53,9 +53,9 @@ def line(done: Step, config: Config, active: int, peak: float | None) -> str:
     if peak:
         # 6 FLOPs per parameter and token: PaLM, arXiv:2204.02311, without its attention term.
         used = 6 * active * done.tokens_per_s / peak
-        text += f" mfu {used:.3f}"
+        text += f" mfu {used:.3g}"
         if config.memory.recompute == "full":
-            text += f" hfu {used * 8 / 6:.3f}"
+            text += f" hfu {used * 8 / 6:.3g}"
     if done.bubble is not None:
         pp, m = config.parallel.pp, config.parallel.micro_batches
         chunks = stages(config) // pp
