@@ -14,7 +14,7 @@ from harness import orders as o
 from harness.sightings import Pulse
 from harness.state import booking, digesting, files, groups, memory, nodes, sampling, stalls
 from harness.state.reading import arrivals_read, gpus_read, setups_read, vitals_read
-from harness.state.rerun import pending
+from harness.state.rerun import left, pending
 from harness.state.words import (
     AttemptState,
     Collection,
@@ -309,7 +309,9 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
     memory.attempt_started(state, event)
     before, reruns = state.attempt, []
     if before is not None and before.world_size == event.world_size:
-        reruns = pending(before.replicas.suspicions, before.reruns, before.index)
+        replicas = before.replicas
+        reruns = left(before.reruns)
+        reruns += pending(replicas.tracks.values(), replicas.suspicions, before.index)
     return AttemptState(
         index=event.attempt,
         world_size=event.world_size,
