@@ -2,7 +2,6 @@
 
 import mmap
 import random
-from itertools import pairwise
 
 from harness.agent.digests import parts_of
 from harness.worker import digestlog
