@@ -1,6 +1,5 @@
-"""Who is wrong where no group has a majority, but groups cross: a tensor that is whole along two axes
-of a mesh is held by two sets of replicas, and a rank with other bits than both of them is alone in
-both."""
+"""Who is wrong where no group has a majority, but groups cross: what is whole along two axes of a
+mesh has two sets of replicas, and a rank with other bits than both of them is alone in both."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -404,6 +404,10 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
             attempt = _attempt(state, index)
             if attempt is not None:
                 attempt.aside_ordered.add(event.node_rank)
+        case o.HoldCheckpoint(attempt=index, path=path):
+            attempt = _attempt(state, index)
+            if attempt is not None:
+                attempt.replicas.held.add(path)
         case o.TellDigests() | o.LookClosely() | o.CertifyCheckpoint():
             if state.attempt is not None:
                 digesting.ordered(state.attempt, event.node_rank, event.order, stamp.wall_ns)

@@ -227,8 +227,11 @@ class Replicas:
     """Paths of checkpoints whose certification was ordered."""
     vouched: set[str] = field(default_factory=set)
     """Those of them whose manifest says so by now."""
+    held: set[str] = field(default_factory=set)
+    """Paths of those that retention was to leave alone."""
     saved_ns: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Files that the script saved for itself: when, and the rank."""
+    """Files that the script saved for itself: when, the last time, and the rank."""
+    first_saved_ns: dict[str, int] = field(default_factory=dict)
 
     def most(self, world_size: int) -> int:
         return 1024 + 16 * world_size
