@@ -4,6 +4,7 @@ A workload is a command line with `{folder}` where its files go. `final` says ho
 are compared bit for bit: by files that each rank wrote, or by the newest checkpoints.
 """
 
+import dataclasses
 import filecmp
 import subprocess
 import sys
@@ -68,19 +69,22 @@ def _trainer(name: str, flags: str, nproc: int, *has: str) -> Workload:
     )
 
 
+_DDP = Workload(
+    name="ddp",
+    script=DDP,
+    args=("{folder}",),
+    nproc=3,
+    final="files",
+    steps=30,
+    savers=(0,),
+    has=frozenset({"checkpoints", "loader", "replicas"}),
+)
+
 BUILT_IN: dict[str, Workload] = {
     each.name: each
     for each in (
-        Workload(
-            name="ddp",
-            script=DDP,
-            args=("{folder}",),
-            nproc=3,
-            final="files",
-            steps=30,
-            savers=(0,),
-            has=frozenset({"checkpoints", "loader", "replicas"}),
-        ),
+        _DDP,
+        dataclasses.replace(_DDP, name="nodes2", nproc=2, nodes=2),
         _trainer("dp2", "--dp 2", 2, "replicas"),
         _trainer("dp4", "--dp 4", 4, "replicas"),
         _trainer("dp8", "--dp 8", 8, "replicas"),

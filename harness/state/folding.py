@@ -13,7 +13,7 @@ from harness import events as e
 from harness import orders as o
 from harness.state import booking, digesting, files, groups, memory, nodes, pulses, sampling, stalls
 from harness.state.reading import arrivals_read, gpus_read, setups_read, vitals_read
-from harness.state.rerun import pending
+from harness.state.rerun import left, pending
 from harness.state.words import (
     AttemptState,
     Collection,
@@ -301,7 +301,9 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
     memory.attempt_started(state, event)
     before, reruns = state.attempt, []
     if before is not None and before.world_size == event.world_size:
-        reruns = pending(before.replicas.suspicions, before.reruns, before.index)
+        replicas = before.replicas
+        reruns = left(before.reruns)
+        reruns += pending(replicas.tracks.values(), replicas.suspicions, before.index)
     return AttemptState(
         index=event.attempt,
         world_size=event.world_size,
@@ -371,6 +373,10 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
             attempt = _attempt(state, index)
             if attempt is not None:
                 attempt.aside_ordered.add(event.node_rank)
+        case o.HoldCheckpoint(attempt=index, path=path):
+            attempt = _attempt(state, index)
+            if attempt is not None:
+                attempt.replicas.held.add(path)
         case o.TellDigests() | o.LookClosely() | o.CertifyCheckpoint():
             if state.attempt is not None:
                 digesting.ordered(state.attempt, event.node_rank, event.order, stamp.wall_ns)

@@ -32,6 +32,7 @@ def read(state: RunState, stamp: e.Stamp, event: e.PulsesRead) -> None:
         rank.heartbeat_ns = pulse.heartbeat_ns
         if pulse.asked_stop > rank.asked_stop:
             rank.asked_stop = pulse.asked_stop
+    attempt.heard_ns[event.node_rank] = now_ns
     stalls.survey(attempt, now_ns)
 
 

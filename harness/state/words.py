@@ -153,6 +153,10 @@ class AttemptState:
     """Where its ranks were last told to stop."""
     stillest_ns: int = 0
     """No living rank has gone without progress since before this time."""
+    stillest_heard_ns: int = 0
+    """When the agent of the rank for which that holds last reported."""
+    heard_ns: dict[int, int] = field(default_factory=dict)
+    """By node: when its agent last reported pulses, if only that there are none."""
     surveyed_ns: int = 0
     """When that was found out."""
     looked: int = -1

@@ -34,6 +34,10 @@ def test_what_may_go() -> None:
     assert expendable(manifests(1, 2, 3, 4, certified_steps=(1, 2, 3)), keep=1) == [1]
     assert expendable(manifests(1, certified_steps=(1,)), keep=1) == []
     assert expendable([], keep=1) == []
+    assert expendable(manifests(1, 2, 3, 4), keep=1, held=[2]) == [1, 3]
+    assert expendable(manifests(1, 2, 3, 4), keep=1, awaited=True) == [2, 3]
+    assert expendable(manifests(1, 2, 3, 4, certified_steps=(2,)), keep=1, awaited=True) == [1]
+    assert expendable(manifests(1, 2, 3, certified_steps=(3,)), keep=1, awaited=True) == [1, 2]
 
 
 def test_a_manifest_comes_back_and_every_edit_is_seen() -> None:
