@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from harness.cli.numbers import Whole
 from harness.cli.reading import SETTINGS
 from harness.errors import PlacementError, ScriptError, UsageError
 from harness.launching.kubernetes import Pods, as_yaml, manifests
@@ -37,15 +38,15 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command("slurm", context_settings=_PASSED_ON)
-@click.option("--nodes", type=click.IntRange(1), default=1, **_COUNT)
-@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per node.")
+@click.option("--nodes", type=Whole(1), default=1, **_COUNT)
+@click.option("--gpus", type=Whole(0), default=0, metavar="N", help="Per node.")
 @click.option("--time", default="", metavar="D-HH:MM:SS", help="Longest time of the job.")
 @click.option("--partition", default="", metavar="NAME")
 @click.option("--account", default="", metavar="NAME")
 @click.option("--name", default="harness", show_default=True, help="Name of the job.")
 @click.option(
     "--signal",
-    type=click.IntRange(15),
+    type=Whole(15),
     default=120,
     show_default=True,
     metavar="SECONDS",
@@ -53,7 +54,7 @@ def command(ctx: click.Context) -> None:
 )
 @click.option(
     "--requeues",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=10,
     **_COUNT,
     help="How often to queue again what was preempted, or lost a node.",
@@ -117,8 +118,8 @@ def slurm(
 
 @command.command("k8s", context_settings=_PASSED_ON)
 @click.option("--image", required=True, help="It holds PyTorch, Harness and the script.")
-@click.option("--nodes", type=click.IntRange(1), default=1, help="Pods.", **_COUNT)
-@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per pod.")
+@click.option("--nodes", type=Whole(1), default=1, help="Pods.", **_COUNT)
+@click.option("--gpus", type=Whole(0), default=0, metavar="N", help="Per pod.")
 @click.option("--name", default="harness", show_default=True, help="Of the Job and the Service.")
 @click.option("--namespace", default="", metavar="NAME")
 @click.option(
@@ -126,7 +127,7 @@ def slurm(
 )
 @click.option(
     "--grace",
-    type=click.IntRange(20),
+    type=Whole(20),
     default=60,
     show_default=True,
     metavar="SECONDS",
@@ -134,14 +135,12 @@ def slurm(
 )
 @click.option(
     "--restarts",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=10,
     help="How often lost nodes are replaced.",
     **_COUNT,
 )
-@click.option(
-    "--metrics-port", type=click.IntRange(1, 65534), metavar="PORT", help="For Prometheus."
-)
+@click.option("--metrics-port", type=Whole(1, 65534), metavar="PORT", help="For Prometheus.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def k8s(
     image: str,

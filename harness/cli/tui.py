@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness import config, runs
+from harness.cli.numbers import Number, Whole
 from harness.cli.output import without_colour
 from harness.cli.reading import SETTINGS
 from harness.errors import (
     Elsewhere,
     ExitCode,
     HarnessError,
+    NodeFailure,
     ScreenError,
     SettingsError,
-    TooEarly,
     UsageError,
 )
 from harness.faults import Fault
@@ -43,13 +44,15 @@ _NUMBERS = ("flops-per-token", "peak-tflops")
 @click.option("--readonly", is_flag=True, help="Take away the keys that change the run.")
 @click.option("--serve", is_flag=True, help="Show it in a browser, read-only, on this machine.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
-    help="Where --serve listens; 0: any free one.",
+    "--port", type=Whole(0, 65535), default=8000, metavar="PORT",
+    help="Where --serve listens; 0: any free one.  [default: 8000]",
 )  # fmt: skip
 @click.option("--allow-changes", is_flag=True, help="Let browsers change the run too.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
-@click.option("--flops-per-token", type=float, metavar="N", help="Of the model, for MFU: 6 x size.")
-@click.option("--peak-tflops", type=float, metavar="N", help="Of one device, for MFU.")
+@click.option(
+    "--flops-per-token", type=Number(), metavar="N", help="Of the model, for MFU: 6 x size."
+)
+@click.option("--peak-tflops", type=Number(), metavar="N", help="Of one device, for MFU.")
 @click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
 def command(
     run: str | None,
@@ -130,7 +133,7 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
-        raise TooEarly(
+        raise NodeFailure(
             f"no controller answers at {address}: {why}",
             help="the address stands in controller.json of the run",
         ) from None

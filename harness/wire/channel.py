@@ -100,7 +100,10 @@ def in_words(error: AioRpcError, address: str) -> HarnessError:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return NodeFailure(f"the controller at {address} does not answer")
         case grpc.StatusCode.UNAVAILABLE:
-            return NodeFailure(f"no controller answers at {address} ({_first_cause(details)})")
+            return NodeFailure(
+                f"no controller answers at {address} ({_first_cause(details)})",
+                help="the address stands in controller.json of the run",
+            )
         case _:
             return NodeFailure(f"lost the controller at {address}: {details}")
 
