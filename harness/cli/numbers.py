@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    _Whole, _Number = click.ParamType[int], click.ParamType[float]
+    _Whole = click.ParamType[int]
+    _Number = click.ParamType[float]
 else:  # click 8.2 knows no parameters of types
     _Whole = _Number = click.ParamType
 
