@@ -267,7 +267,7 @@ class HarnessApp(Moving):
             Confirm(
                 deed=f"Save, then stop run {header.run}?",
                 effect=f"All {header.world_size} ranks save at one step and end; the run is over.",
-                cost="Nothing is lost if the script asks harness.should_stop, or else as by S.",
+                cost="A script that never asks harness.should_stop ends without a checkpoint.",
                 command=self._command("preempt"),
                 typed=header.run if header.world_size > _MOST_RANKS_WITHOUT_NAME else "",
             ),
