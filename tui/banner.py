@@ -112,7 +112,8 @@ def _incident(state: RunState, incident: Incident, doing: str = "") -> Banner:
         parts.append(f"at {where_text(verdict.where)}")
     if verdict.victims:
         parts.append(f"{plural(len(verdict.victims), 'rank')} fell with it")
-    parts.append(f"next: {incident.action} ({clean(incident.action_reason)})")
+    done = "" if doing.startswith("restart") else "next: "
+    parts.append(f"{done}{incident.action} ({clean(incident.action_reason)})")
     rank = verdict.first_failing[0] if verdict.first_failing else None
     return Banner(tone="bad", lines=(first, "; ".join(parts)), rank=rank)
 
