@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/sdc.py [--rounds 3] [--only 'ddp*'] [--seed 0] [--keep done.jsonl]
 
-Each round plants ten faults into ten trainings of one attempt of a real agent, and trains two more
-that nothing happens to. Kinds and patterns are drawn: parameters, reduced gradients and moments;
+Each round plants ten faults (five for eight ranks) into as many trainings of one attempt of a real
+agent, and trains two more that nothing happens to. Kinds and patterns are drawn: parameters, reduced gradients and moments;
 single bits, four neighbours, every 32nd element. A fault that was not seen is missed, unless all
 ranks end with the bits of a clean training: a low bit of a moment, say, is rounded away. Then all
 are trained again without faults, as after a rollback, which may tell more. With `--keep` what is
@@ -33,6 +33,8 @@ from tests.run.node import conftest
 import injector  # isort: skip  # tests.run.faulting has found it
 
 FAULTY, CLEAN = 10, 2
+MANY, FAULTY_OF_MANY = 8, 5
+"""Ranks whose trainings together have as many parts as a controller keeps of one attempt."""
 STEPS = 20
 KINDS = ("right", "both of two", "several", "innocent", "missed", "rounded away")
 AGAIN = "right when computed again"
@@ -97,7 +99,8 @@ def outcome(fault: Any, findings: list[Any], replicas: int, harmless: bool) -> s
 
 def one_round(node: conftest.Node, setting: Setting, draw: random.Random) -> tuple[Table, int]:
     """What came of the faults, by where and kind, and alarms among the clean trainings."""
-    planted = [drawn(setting, draw) for _ in range(FAULTY)] + [None] * CLEAN
+    faulty = FAULTY_OF_MANY if setting.world >= MANY else FAULTY
+    planted = [drawn(setting, draw) for _ in range(faulty)] + [None] * CLEAN
     draw.shuffle(planted)
     faulting.train_many(node, setting.layout, planted, ranks=setting.world, steps=STEPS)
     found = faulting.claims_of_each(node, setting.world, len(planted))
@@ -114,8 +117,8 @@ def one_round(node: conftest.Node, setting: Setting, draw: random.Random) -> tup
         right = outcome(fault, later, setting.replicas, False) == "right"
         table[fault.where, what] += 1
         table[fault.where, AGAIN] += right
-        if what != "rounded away" and not right:
-            said = [(one.verdict, one.ranks, one.cause) for one in later[:2]]
+        if what in BAD or (what != "rounded away" and not right):
+            said = [(one.verdict, one.ranks, one.cause) for one in (*findings[:2], *later[:1])]
             print(f"{setting.layout}: {what}: {fault}: {said}", file=sys.stderr, flush=True)
     return table, alarms
 
