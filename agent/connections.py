@@ -2,12 +2,13 @@
 what has moved over them between two looks, and what was sent and nobody acknowledges."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import struct
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,7 @@ _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 _BY_FAMILY, _DONE, _ERROR = 20, 3, 2
 _REQUEST_DUMP = 0x301
 _INFO = 2  # INET_DIAG_INFO
-_ESTABLISHED = 1 << 1
+_ESTABLISHED, _LISTENING = 1 << 1, 1 << 10
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI48x")
 _MESSAGE = struct.Struct("=BBBB2s2s16s16s12x5I")
@@ -190,31 +191,50 @@ def established() -> dict[Inode, Connection] | None:
     """All established TCP connections of this network namespace; None where that is not told."""
     found: dict[Inode, Connection] = {}
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
-            kernel.settimeout(_ANSWER_SECONDS)
-            for family in (socket.AF_INET, socket.AF_INET6):
-                request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
-                size = _HEADER.size + len(request)
-                kernel.send(_HEADER.pack(size, _BY_FAMILY, _REQUEST_DUMP, family, 0) + request)
-                while _take_in(kernel.recv(1 << 18), found):
-                    pass
+        for message in _sockets(_ESTABLISHED):
+            _one(message, found)
     except (OSError, struct.error, ValueError):
         return None
     return found
 
 
-def _take_in(data: bytes, found: dict[Inode, Connection]) -> bool:
-    """One answer of the kernel; whether more will come. Raises ValueError when it refuses."""
+def listening() -> dict[Inode, Address]:
+    """All listening TCP sockets of this network namespace; none where that is not told."""
+    found: dict[Inode, Address] = {}
+    with contextlib.suppress(OSError, struct.error, ValueError):
+        for message in _sockets(_LISTENING):
+            family, _, _, _, near, _, local, *_, inode = _MESSAGE.unpack_from(message)
+            found[inode] = _address(family, local), int.from_bytes(near, "big")
+    return found
+
+
+def _sockets(states: int) -> Iterator[bytes]:
+    """The kernel's messages on sockets in one of `states`. Raises ValueError when it refuses."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.settimeout(_ANSWER_SECONDS)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), states)
+            size = _HEADER.size + len(request)
+            kernel.send(_HEADER.pack(size, _BY_FAMILY, _REQUEST_DUMP, family, 0) + request)
+            more = True
+            while more:
+                messages, more = _messages(kernel.recv(1 << 18))
+                yield from messages
+
+
+def _messages(data: bytes) -> tuple[list[bytes], bool]:
+    """Those of one answer, and whether more will come. Raises ValueError when it refuses."""
+    found: list[bytes] = []
     at = 0
     while at + _HEADER.size <= len(data):
         size, kind, _, _, _ = _HEADER.unpack_from(data, at)
         if kind == _DONE:
-            return False
+            return found, False
         if kind == _ERROR or size < _HEADER.size:
             raise ValueError("refused")
-        _one(data[at + _HEADER.size : at + size], found)
+        found.append(data[at + _HEADER.size : at + size])
         at += (size + 3) & ~3
-    return True
+    return found, True
 
 
 def _one(message: bytes, found: dict[Inode, Connection]) -> None:

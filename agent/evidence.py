@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,6 +121,7 @@ class Scene:
             handling=worker.handling,
             traffic=traffic,
             branches=branches.above(self._frames),
+            listens=worker.listens,
         )
 
     # --- two looks -----------------------------------------------------------------------------
@@ -271,9 +273,16 @@ class Scene:
 
 
 def _newest(entries: tuple[Collective, ...], most: int) -> tuple[Collective, ...]:
-    """The newest `most`, and all that have not finished."""
-    first = max(0, len(entries) - most)
-    return (*(entry for entry in entries[:first] if not entry.done), *entries[first:])
+    """The newest `most`, of each group the newest half as many, and all that have not finished.
+
+    A group that is used once a step would be lost among those used in every layer."""
+    per_group: Counter[str] = Counter()
+    kept = []
+    for at, entry in enumerate(reversed(entries)):
+        per_group[entry.pg] += 1
+        if at < most or per_group[entry.pg] <= most // 2 or not entry.done:
+            kept.append(entry)
+    return tuple(reversed(kept))
 
 
 async def collect(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import events as e
-from harness.agent import arrivals, vitals
+from harness.agent import arrivals, listening, vitals
 from harness.agent.setups import Setups
 from harness.agent.workers import Worker
 from harness.sightings import Vitals
@@ -59,6 +59,7 @@ class Readings:
             pause = _SAMPLE_SECONDS / 2 if now < self._young_until else _REPORT_SECONDS
             workers = [worker for worker in self._live() if worker.guest]
             await self._read_setups(node_rank, workers)
+            await listening.look(workers)
             if now >= vitals_due and self.vitals(node_rank, workers):
                 vitals_due = now + pause
             if now >= arrivals_due and self._arrivals(node_rank, workers):

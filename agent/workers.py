@@ -77,6 +77,10 @@ class Worker:
     handling: ExceptionInHand | None = None
     """The exception that its main thread has been handling for a while."""
     arrivals: ArrivalLog = field(default_factory=ArrivalLog)
+    listens: tuple[str, ...] = ()
+    """Addresses at which other ranks connect to it."""
+    listens_since: int = 0
+    """How many groups it had made when they were looked up."""
     setup: Setup | None = None
     """What it says that it runs with; digests of the files are still missing."""
     _stack: asyncio.Future[str] | None = None

@@ -71,6 +71,8 @@ class EvidenceTaken:
     """TCP between the two looks; None where it was not looked at, or the kernel does not tell."""
     branches: tuple[str, ...] = ()
     """`file:line: source` of conditions on the rank that its main thread stands below."""
+    listens: tuple[str, ...] = ()
+    """Addresses at which other ranks connected to it, as Gloo writes them: `[127.0.0.1]:5553`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ from harness.diagnosis.signature import Signature, place_text
 from harness.incidents import FAMILY_OF, Finding, Verdict
 from harness.policy import Policy
 from harness.state import RunState
-from harness.topology import ranks_name
 
 _SAME_INSTANT_NS = 20_000_000
 """Cries this close to each other cannot be put in order."""
@@ -176,20 +175,23 @@ def _only_cries(scene: Scene) -> Finding:
     """Nobody failed by itself, as far as is known: the first to cry, for want of better."""
     failed = [ending for ending in scene.endings.values() if ending.failed]
     first = min(failed, key=lambda ending: ending.at_ns)
-    ranks = tuple(sorted(e.rank for e in failed if e.at_ns - first.at_ns <= _SAME_INSTANT_NS))
-    shows = f"{ranks_name(ranks)} lost one first, and nothing shows which end broke it"
-    end = cries.common_end({e.rank: e for e in failed}, scene.attempt.world_size)
-    if end is not None and end[0] in scene.endings:
-        ranks = end[:1]
-        shows = f"every other rank lost the one with {end[1]}, only {ranks_name(ranks)} can be"
+    now = [ending for ending in failed if ending.at_ns - first.at_ns <= _SAME_INSTANT_NS]
+    world_size = scene.attempt.world_size
+    blamed = cries.blame(failed, now, _listens(scene), world_size)
+    ranks = tuple(rank for rank in blamed.ranks if rank in scene.attempt.ranks)
     return Finding(
         verdict="exception",
         ranks=ranks,
         cause=first.says,
-        reason=f"only broken connections are reported; {shows}",
+        reason=f"only broken connections are reported; {blamed.shows}",
         confidence="possible",
         onset_ns=first.at_ns,
-        evidence=tuple(ref for rank in ranks[:8] for ref in scene.endings[rank].evidence),
+        evidence=tuple(
+            ref
+            for rank in ranks[:8]
+            if rank in scene.endings
+            for ref in scene.endings[rank].evidence
+        ),
         where=first.where,
         signature=Signature(
             verdict="exception",
@@ -198,3 +200,13 @@ def _only_cries(scene: Scene) -> Finding:
             place=place_text(first.where),
         ).text(),
     )
+
+
+def _listens(scene: Scene) -> dict[str, int]:
+    """The rank by the address at which it listened."""
+    return {
+        address: rank.rank
+        for rank in scene.attempt.ranks.values()
+        if rank.evidence is not None
+        for address in rank.evidence.listens
+    }

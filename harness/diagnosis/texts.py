@@ -87,15 +87,13 @@ def headline(text: str) -> str:
     return _SOURCE.sub("", text.strip().partition("\n")[0].strip())
 
 
-def size_ratio(text: str) -> float | None:
-    """How much more came than there was room for, as Gloo's abort says; None where it does not.
+def came_and_room(text: str) -> tuple[int, int] | None:
+    """Bytes that came, and bytes there was room for, as Gloo's abort says; None where it does not.
 
-    Gloo compares pieces of the tensors, so the ratio of the tensors is near it, not equal.
+    Gloo compares pieces of the tensors, not the tensors.
     """
     found = _CAME_AND_ROOM.search(text)
-    if found is None or int(found[2]) == 0:
-        return None
-    return int(found[1]) / int(found[2])
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,12 +160,15 @@ def test_the_json_follows_its_schema(root: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["ls", "/nonexistent"], "error: /nonexistent: no such folder\n"),
-        (["ls"], "error: missing argument 'DIR'\n"),
-        (["verify", ".", "--step", "3"], "error: .: no checkpoint of step 3\n"),
-        (["prune", "."], "error: missing option '--keep'\n"),
-        (["prune", ".", "--keep", "0"], "error: invalid value for '--keep': 0 is not in the range"),
-        ([], "error: missing command: ls, verify or prune\n"),
+        (["ls", "/nonexistent"], "error[H305]: /nonexistent: no such folder\n"),
+        (["ls"], "error[H001]: missing argument 'DIR'\n"),
+        (["verify", ".", "--step", "3"], "error[H305]: .: no checkpoint of step 3\n"),
+        (["prune", "."], "error[H001]: missing option '--keep'\n"),
+        (
+            ["prune", ".", "--keep", "0"],
+            "error[H001]: invalid value for '--keep': 0 is not in the",
+        ),
+        ([], "error[H001]: missing command: ls, verify or prune\n"),
     ],
 )
 def test_wrong_lines_are_answered_in_one(

@@ -572,13 +572,13 @@ _SMALL, _LARGE = ((100, 16),), ((200, 16),)
     victims=[0, 1, 2],
     action="stop",
     exit_code=80,
-    cause_has="rank 3 all_reduce 100x16 float",
+    cause_has="rank 3 all_reduce 200x16 float",
 )
 def minority_on_record() -> World:
     """The neighbour aborts; the odd one only cries."""
 
     def evidence(rank: int) -> dict[str, Any]:
-        sizes = {3: _SMALL, 2: None}.get(rank, _LARGE)
+        sizes = {3: _LARGE, 2: None}.get(rank, _SMALL)
         last = () if sizes is None else (collective(4, "all_reduce", sizes, retired=False),)
         lines = SIZE_ABORT if rank == 2 else ()
         return {"collectives": history(4, *last) if last else (), "last_lines": lines}
@@ -748,6 +748,113 @@ def skipped_and_aborted() -> World:
     world = World(evidence=evidence).start()
     world.exit(2, signal=6)
     world.cries(1, 3)
+    return _judge_and_end(world)
+
+
+def _size_abort(came: int, room: int) -> tuple[str, ...]:
+    return (f"what():  [enforce fail] op.preamble.length <= op.nbytes. {came} vs {room}. ",)
+
+
+@scenario(
+    "shape_mismatch/two_aborted",
+    verdict="shape_mismatch",
+    first_failing=[4],
+    victims=[0, 1, 2, 3, 5, 6, 7],
+    action="stop",
+    confidence="likely",
+)
+def two_aborted() -> World:
+    """Rank 4 passed 10,305 elements instead of 10,304: its pieces are of 2,580 bytes, the last of
+    2,520. Rank 3, next to it, had room for the usual 2,576."""
+    aborts = {3: _size_abort(2580, 2576), 4: _size_abort(2576, 2520)}
+
+    def evidence(rank: int) -> dict[str, Any]:
+        rounds = tuple(collective(at, sizes=((10304,),), retired=at < 9) for at in range(10))
+        if rank in aborts:
+            return {"last_lines": aborts[rank]}
+        return {"collectives": rounds}
+
+    world = World(nproc=8, evidence=evidence).start()
+    world.exit(3, signal=6)
+    world.exit(4, signal=6)
+    world.cries(2, 5)
+    return _judge_and_end(world)
+
+
+def _in_two_groups(odd: tuple[tuple[int, ...], ...], aborted: tuple[str, ...]) -> World:
+    """Four ranks, all-reduces in (0, 1), and in (0, 2) and (1, 3), of one role; rank 2 aborts in
+    its sixth of the latter, where rank 0 calls `odd` instead of 4,096 elements."""
+    shapes = [((4096,),), ((5184,),), ((5184,),)]
+
+    def evidence(rank: int) -> dict[str, Any]:
+        role = {"pg": str(1 + rank % 2), "desc": "mesh_dp"}
+        mesh = [collective(at, sizes=shapes[at % 3], **role) for at in range(4, 6)]
+        last = odd if rank == 0 else shapes[0]
+        mesh.append(collective(6, sizes=last, retired=rank % 2 == 1, **role))
+        if rank == 2:
+            return {"collectives": tuple(mesh[:1]), "last_lines": aborted}
+        if rank % 2 == 1:
+            mesh.append(collective(7, sizes=shapes[1], retired=False, **role))
+        others = [collective(at, sizes=((8, 4),), pg="3", retired=at < 70) for at in range(60, 71)]
+        return {"collectives": (*mesh, *others) if rank < 2 else tuple(mesh)}
+
+    world = World(evidence=evidence).start()
+    for pg, ranks in (("1", (0, 2)), ("2", (1, 3)), ("3", (0, 1))):
+        desc = "undefined" if pg == "3" else "mesh_dp"
+        world.say(e.GroupCreated(rank=ranks[0], pg=pg, pg_desc=desc, ranks=ranks), 0)
+    world.exit(2, signal=6)
+    world.cries(0, 1, 3)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "shape_mismatch/told_by_other_groups",
+    verdict="shape_mismatch",
+    first_failing=[0],
+    victims=[1, 2, 3],
+    action="stop",
+    confidence="likely",
+    cause_has="#6 on mesh_dp: rank 0 all_reduce 4097 float",
+)
+def shape_told_by_other_groups() -> World:
+    return _in_two_groups(((4097,),), _size_abort(4100, 4096))
+
+
+@scenario(
+    "collective_mismatch/told_by_other_groups",
+    verdict="collective_mismatch",
+    first_failing=[0],
+    victims=[1, 2, 3],
+    action="stop",
+    confidence="likely",
+    cause_has="rank 0 skipped the one before",
+)
+def skip_told_by_other_groups() -> World:
+    return _in_two_groups(((5184,),), _size_abort(5184, 4096))
+
+
+@scenario(
+    "collective_mismatch/next_by_habit",
+    verdict="collective_mismatch",
+    first_failing=[0],
+    victims=[1, 2, 3],
+    action="stop",
+)
+def next_by_habit() -> World:
+    """What has to follow one of several equal calls is told by more than the last one."""
+    layer, rest = ((10304,),), ((16416,),)
+
+    def evidence(rank: int) -> dict[str, Any]:
+        rounds = tuple(collective(at, sizes=rest if at % 4 == 3 else layer) for at in range(26))
+        if rank == 3:
+            return {"last_lines": _size_abort(4104, 2576)}
+        last = collective(26, sizes=rest if rank == 0 else layer, retired=False)
+        return {"collectives": (*rounds, last)}
+
+    world = World(evidence=evidence).start()
+    world.step(6)
+    world.exit(3, signal=6)
+    world.cries(0)
     return _judge_and_end(world)
 
 

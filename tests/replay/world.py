@@ -378,6 +378,7 @@ def collective(
     sizes: tuple[tuple[int, ...], ...] = ((64,),),
     *,
     pg: str = "0",
+    desc: str = "",
     retired: bool = True,
     dtype: str = "Float",
 ) -> Collective:
@@ -385,7 +386,7 @@ def collective(
     return Collective(
         record_id=seq,
         pg=pg,
-        pg_desc="default_pg" if pg == "0" else "undefined",
+        pg_desc=desc or ("default_pg" if pg == "0" else "undefined"),
         seq_id=seq,
         op=f"gloo:{op}",
         sizes=sizes,

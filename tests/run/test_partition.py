@@ -1,8 +1,9 @@
 """Two nodes in network namespaces of their own, with a link for control and one for data, and what
 becomes of a training when links are cut, in one direction or both, for good or for a moment, or
-are only slow, and when a node vanishes.
+are only slow, when packets come late, get lost or are answered with resets, and when a node
+vanishes.
 
-Needs root, iproute2 and the kernel's token bucket filter.
+Needs root, iproute2, and the kernel's token bucket filter or its TUN devices.
 """
 
 import json
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.run.wire import Wire
 
 pytestmark = pytest.mark.slow
 
@@ -51,18 +54,22 @@ class Pair:
 
     def __init__(self) -> None:
         self.names = [f"hx{os.getpid()}{side}" for side in "ab"]
+        self.wires: dict[str, Wire] = {}
 
-    def make(self) -> None:
+    def make(self, *, wires: bool) -> None:
+        """With `wires`, every packet passes through this process."""
         for name in self.names:
             do(f"ip netns add {name}")
+            do(f"ip -n {name} link set lo up")
         for link, net in (("ctl", CONTROL), ("data", DATA)):
+            if wires:
+                self.wires[link] = Wire(self.names, link, net)
+                continue
             a, b = self.names
             do(f"ip link add {link} netns {a} type veth peer name {link} netns {b}")
             for at, name in enumerate(self.names, 1):
                 do(f"ip -n {name} addr add {net}.{at}/24 dev {link}")
                 do(f"ip -n {name} link set {link} up")
-        for name in self.names:
-            do(f"ip -n {name} link set lo up")
 
     def shape(self, how: str) -> None:
         """Let the data's link carry so much, at both ends."""
@@ -95,19 +102,23 @@ class Pair:
         return [pid for pids in found for pid in pids]
 
     def remove(self) -> None:
+        for wire in self.wires.values():
+            wire.remove()
         for name in self.names:
             run("ip", "netns", "del", name)
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Indirect parameter: whether it is made of wires."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc"))):
         pytest.skip("needs root, and ip and tc of iproute2")
-    made = Pair()
+    made, wires = Pair(), getattr(request, "param", False)
     try:
-        made.make()
-        made.shape("rate 10gbit burst 10mb limit 10mb")
-    except AssertionError as why:
+        made.make(wires=wires)
+        if not wires:
+            made.shape("rate 10gbit burst 10mb limit 10mb")
+    except (AssertionError, OSError, subprocess.CalledProcessError) as why:
         made.remove()
         pytest.skip(f"no network namespaces to be had: {why}")
     yield made
@@ -261,3 +272,36 @@ def test_a_node_that_is_not_heard_is_lost_and_the_rest_goes_on(
     assert code == (-signal.SIGKILL if how == "vanishes" else 82), job.screen(1)
     assert how == "vanishes" or "no word from the controller" in job.screen(1)
     assert pair.living() == []
+
+
+@pytest.mark.parametrize("pair", [True], indirect=True, ids=["wires"])
+def test_packets_that_come_late_or_never_are_no_fault(
+    pair: Pair, nodes: Callable[..., Nodes]
+) -> None:
+    job = nodes(1000)
+    job.until_training()
+    for wire in pair.wires.values():
+        wire.delay, wire.loss = 0.01, 0.05
+    steps = max(job.steps())
+    job.until(lambda: min(job.steps()) > steps + 40 and pair.wires["data"].lost > 5)
+    (job.folder / "stop").touch()
+    assert job.end() == 0, job.screen()
+    assert job.events("IncidentOpened") == []
+
+
+@pytest.mark.parametrize("pair", [True], indirect=True, ids=["wires"])
+def test_connections_that_the_network_resets_are_made_again(
+    pair: Pair, nodes: Callable[..., Nodes]
+) -> None:
+    """Nothing tells which end broke it, so both are listed, and no program is accused."""
+    job = nodes(1000, "--max-restarts", "1")
+    job.until_training()
+    pair.wires["data"].resets = True
+    job.until(lambda: job.events("IncidentOpened"))
+    pair.wires["data"].resets = False
+    (incident,) = (event["incident"] for event in job.events("IncidentOpened"))
+    assert incident["verdict"]["first_failing"] == [0, 1], job.screen()
+    assert incident["action"] == "restart"
+    job.until(lambda: len(job.events("AttemptStarted")) == 2)
+    (job.folder / "stop").touch()
+    assert job.end() == 0, job.screen()

@@ -111,6 +111,7 @@ def for_exchange(scene: Scene, ranks: tuple[int, ...], seen: Exchange) -> Patien
         seconds, why = 3 * _BUSY_FACTOR * seconds, "data may still be moving"
     elif seen.known and not seen.waiting:
         seconds = _STILL_FACTOR * patience
+    seconds = max(stretched(seconds, scene.seen[r]) if r in scene.seen else seconds for r in ranks)
     return Patience(seconds=seconds, why=why, since_ns=seen.quiet_ns)
 
 

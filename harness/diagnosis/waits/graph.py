@@ -71,6 +71,7 @@ class Members:
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
+        self._world = tuple(range(waits.world_size))
         self._known: dict[tuple[str, str], set[int]] = {}
         self._guessed: dict[tuple[str, str], tuple[int, ...]] = {}
         self.carries_p2p: set[tuple[str, str]] = set()
@@ -88,7 +89,7 @@ class Members:
         if group.ranks is not None:
             return group.ranks
         if group.desc == WORLD or group.name == "0":
-            return tuple(range(self._waits.world_size))
+            return self._world
         key = (group.name, group.desc)
         if key not in self._guessed:
             self._guessed[key] = self._guess(key)
@@ -331,14 +332,14 @@ def _stands_in(wait: RankWait, op: Pending) -> bool:
 
 
 def _creation(waits: Waits, creation: Creation) -> Op:
-    """Members that have not begun to make the group."""
-    missing, silent = [], []
+    """Members that have not begun to make the group, and those that have it already."""
+    missing, silent, finished = [], [], []
     for rank in creation.ranks:
         wait = waits.ranks.get(rank)
         if wait is None:
             silent.append(rank)
-        elif not _makes(wait, creation) and not _has_made(wait, creation):
-            missing.append(rank)
+        elif not _makes(wait, creation):
+            (finished if _has_made(wait, creation) else missing).append(rank)
     return Op(
         group=Group(name="", desc=creation.desc, ranks=creation.ranks),
         seq=0,
@@ -348,6 +349,7 @@ def _creation(waits: Waits, creation: Creation) -> Op:
         creation=True,
         missing=tuple(missing),
         silent=tuple(silent),
+        finished=tuple(finished),
     )
 
 

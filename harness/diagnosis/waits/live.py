@@ -1,8 +1,9 @@
 """Waits of a living rank, from what its agent could see of it: the last entries of its flight
 record, the logs of its groups and point-to-point operations, its process, its stack, two looks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from harness.collectives import Collective, GroupCreation, PointToPoint, same_input
 from harness.diagnosis.waits.record import (
@@ -32,15 +33,21 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
     entries = sorted(evidence.collectives, key=lambda entry: entry.record_id)
     calls: list[Pending] = []
     tracks: dict[Group, _Track] = {}
+    program: list[tuple[str, Call]] = []
     for entry in entries:
-        group = groups.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)
+        group = groups.get(entry.pg) or _undeclared(entry.pg, entry.pg_desc)
         call = call_of(entry)
-        tracks.setdefault(group, _Track()).add(entry.seq_id, call, entry.site)
+        program.append((group.label, call))
+        track = tracks.get(group)
+        if track is None:
+            track = tracks[group] = _Track()
+        track.add(entry.seq_id, call, entry.site)
         if not entry.done:
-            tracks[group].open.append(entry.seq_id)
+            track.open.append(entry.seq_id)
             calls.append(
                 Pending(group=group, seq=entry.seq_id, call=call, created_ns=entry.created_ns)
             )
+    unbroken = _unbroken(entries)
     if not calls and (unrecorded := _unrecorded(evidence, groups, tracks)) is not None:
         calls.append(unrecorded)
         track = tracks.setdefault(unrecorded.group, _Track())
@@ -62,8 +69,8 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         pending=pending,
         tracks={group: track.frozen() for group, track in tracks.items()},
         posted=_posted(evidence.p2p),
-        whole=not entries or entries[0].record_id == 0,
-        program=tuple((_label(groups, entry), call_of(entry)) for entry in entries),
+        whole=not entries or unbroken[0].record_id == 0,
+        program=_shared(tuple(program[len(entries) - len(unbroken) :])),
         creating=creating,
         process=evidence.process,
         doing=evidence.user_frame,
@@ -74,6 +81,14 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         made=tuple((g.pg, g.ranks) for g in evidence.groups if g.pg and g.ranks and not g.failed),
         apart=evidence.branches,
     )
+
+
+def _unbroken(entries: Sequence[Collective]) -> Sequence[Collective]:
+    """The newest ones, as far back as none is left out."""
+    for at in range(len(entries) - 1, 0, -1):
+        if entries[at].record_id - entries[at - 1].record_id > 1:
+            return entries[at:]
+    return entries
 
 
 def _unrecorded(
@@ -122,10 +137,26 @@ def _is_library(file: str) -> bool:
 
 def call_of(entry: Collective) -> Call:
     """What must be alike on all members."""
-    op = entry.op.rpartition(":")[2] or entry.op
-    if not same_input(entry.op):
-        return Call(op=op)
-    return Call(op=op, sizes=entry.sizes, dtypes=entry.dtypes)
+    return _call(entry.op, entry.sizes, entry.dtypes)
+
+
+# Thousands of ranks do the same: what is equal is made once.
+
+
+@lru_cache(maxsize=4096)
+def _call(name: str, sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> Call:
+    op = name.rpartition(":")[2] or name
+    return Call(op=op, sizes=sizes, dtypes=dtypes) if same_input(name) else Call(op=op)
+
+
+@lru_cache(maxsize=4096)
+def _undeclared(name: str, desc: str) -> Group:
+    return Group(name=name, desc=desc)
+
+
+@lru_cache(maxsize=256)
+def _shared(program: tuple[tuple[str, Call], ...]) -> tuple[tuple[str, Call], ...]:
+    return program
 
 
 def _groups(evidence: EvidenceTaken) -> dict[str, Group]:
@@ -147,12 +178,8 @@ def _creating(groups: tuple[GroupCreation, ...]) -> Creation | None:
     return None
 
 
-def _label(groups: Mapping[str, Group], entry: Collective) -> str:
-    return (groups.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)).label
-
-
 def _p2p_pending(evidence: EvidenceTaken, groups: Mapping[str, Group], op: PointToPoint) -> Pending:
-    group = groups.get(op.pg) or Group(name=op.pg, desc=op.pg_desc)
+    group = groups.get(op.pg) or _undeclared(op.pg, op.pg_desc)
     if op.tag:  # messages of one tag match each other alone
         group = replace(group, name=_tagged(op))
     members = tuple(rank for rank in group.ranks or () if rank != evidence.rank)
@@ -193,6 +220,10 @@ class _Track:
         if self.first < 0:
             self.first = seq
         at = seq - self.first
+        if at == len(self.calls):
+            self.calls.append(call)
+            self.sites.append(site)
+            return
         if at < 0:
             return
         self.calls.extend([None] * (at + 1 - len(self.calls)))
