@@ -89,6 +89,7 @@ class Launcher:
                 armed=self._armed(rank, order.attempt) if self._job.chaos_allowed else "",
                 spike_step=order.spike_step,
                 spike_bound=order.spike_bound,
+                closely=order.closely,
             )
             if zygote is not None:
                 request = {

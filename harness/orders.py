@@ -40,6 +40,9 @@ class StartWorkers:
     """Where an earlier attempt has seen the loss go up to stay, -1: nowhere; and the loss above
     which it had."""
     spike_bound: float = 0.0
+    closely: int = 0
+    """Steps, from the first one of the attempt, at which ranks look at all their numbers: they may
+    tell which of two was wrong in an earlier attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

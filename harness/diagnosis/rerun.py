@@ -15,14 +15,18 @@ def settled(state: RunState) -> list[IncidentSettled]:
         return []
     found: dict[int, IncidentSettled] = {}
     for rerun in attempt.reruns:
-        for incident in state.incidents if rerun.right else ():
-            wrong = tuple(sorted(rerun.known.group - (rerun.right or frozenset())))
-            verdict = incident.verdict
-            if not wrong or not _is_of(incident, rerun) or incident.id in found:
-                continue
-            if (verdict.first_failing, verdict.confidence) != (wrong, "proven"):
-                found[incident.id] = _settled(incident, rerun, wrong, attempt.index)
+        incident = of_rerun(state, rerun) if rerun.right else None
+        wrong = tuple(sorted(rerun.known.group - (rerun.right or frozenset())))
+        if incident is None or not wrong or incident.id in found:
+            continue
+        if (incident.verdict.first_failing, incident.verdict.confidence) != (wrong, "proven"):
+            found[incident.id] = _settled(incident, rerun, wrong, attempt.index)
     return list(found.values())
+
+
+def of_rerun(state: RunState, rerun: Rerun) -> Incident | None:
+    """The incident that was opened because of what is computed again."""
+    return next((incident for incident in state.incidents if _is_of(incident, rerun)), None)
 
 
 def _settled(

@@ -36,9 +36,17 @@ class Watched:
     """One optimizer. Counts of looks at parameters are 2 s before step s, 2 s + 1 after it."""
 
     def __init__(
-        self, optimizer: Any, number: int, teller: Teller, pace: Pace, deeds: Deeds
+        self,
+        optimizer: Any,
+        number: int,
+        teller: Teller,
+        pace: Pace,
+        deeds: Deeds,
+        closely: int = 0,
     ) -> None:
+        """Of the first `closely` steps, each is looked at, with the whole state."""
         self.count = 0
+        self._closely = closely
         self._teller = teller
         self._pace = pace
         self._deeds = deeds
@@ -69,7 +77,7 @@ class Watched:
             if at is not None and at < len(parameters):
                 with unseen():
                     self._teller.close.before(request, optimizer, parameters[at])
-        chained, due = self._pace.due(self.count) or count == 1, self._pace.due(count)
+        chained, due = self._due(self.count) or count == 1, self._due(count)
         self._cost = 0.0
         if not chained and not due:
             return
@@ -93,7 +101,7 @@ class Watched:
         self.count += 1
         if self._teller.close.any:
             self._close_up(optimizer)
-        if not self._pace.due(self.count):
+        if not self._due(self.count):
             return
         began = time.thread_time()
         self._teller.flush()
@@ -103,6 +111,8 @@ class Watched:
         self._look_at_buffers()
         cost = self._cost + time.thread_time() - began
         self._looks += 1
+        if self.count <= self._closely:
+            return  # the pace is of looks that it has asked for itself
         # The first look makes the plans; what comes before the step it made comes again.
         self._pace.looked(self.count, cost if self._looks > 1 else 0.0)
 
@@ -125,7 +135,10 @@ class Watched:
 
     @property
     def _whole_state(self) -> bool:
-        return self.count == 1
+        return self.count <= max(1, self._closely)
+
+    def _due(self, count: int) -> bool:
+        return 0 < count <= self._closely or self._pace.due(count)
 
     def _look_at_slice(self, optimizer: Any, parameters: Sequence[Any], book: Book) -> None:
         named = _state_of(optimizer, parameters)
@@ -242,10 +255,13 @@ class Watched:
 class Optimizers:
     """All optimizers of the process, numbered by their first step."""
 
-    def __init__(self, teller: Teller, pace: Callable[[], Pace], deeds: Deeds) -> None:
+    def __init__(
+        self, teller: Teller, pace: Callable[[], Pace], deeds: Deeds, closely: int = 0
+    ) -> None:
         self._teller = teller
         self._pace = pace
         self._deeds = deeds
+        self._closely = closely
         self._watched: dict[int, tuple[Any, Watched]] = {}
         self._numbers = itertools.count()
         self._within: list[Any] = []
@@ -283,8 +299,9 @@ class Optimizers:
         known = self._watched.get(key)
         if known is None or known[0]() is not optimizer:
             watched = Watched(
-                optimizer, next(self._numbers), self._teller, self._pace(), self._deeds
-            )
+                optimizer, next(self._numbers), self._teller, self._pace(), self._deeds,
+                self._closely,
+            )  # fmt: skip
             gone = weakref.ref(optimizer, lambda _: self._watched.pop(key, None))
             known = self._watched[key] = (gone, watched)
             self._seen = True
