@@ -1,9 +1,9 @@
 """Which rank is named for a fault in its memory, in every layout that holds replicas:
 
-    .venv/bin/python bench/sdc.py [--rounds 3] [--only 'ddp*'] [--seed 0] [--keep done.jsonl]
+    .venv/bin/python bench/sdc.py [--rounds 2] [--only 'ddp*'] [--seed 0] [--keep done.jsonl]
 
-Each round plants ten faults (five for eight ranks) into as many trainings of one attempt of a real
-agent, and trains two more that nothing happens to. Kinds and patterns are drawn: parameters,
+Each round plants ten faults (four to six in the larger layouts) into as many trainings of one
+attempt of a real agent, and trains two more that nothing happens to. Kinds and patterns are drawn: parameters,
 reduced gradients and moments; single bits, four neighbours, every 32nd element. A fault that was
 not seen is missed, unless all ranks end with the bits of a clean training: a low bit of a moment,
 say, is rounded away. Then all are trained again without faults, as after a rollback, which may tell
@@ -32,9 +32,7 @@ from tests.run.node import conftest
 
 import injector  # isort: skip  # tests.run.faulting has found it
 
-FAULTY, CLEAN = 10, 2
-MANY, FAULTY_OF_MANY = 8, 5
-"""Ranks whose trainings together have as many parts as a controller keeps of one attempt."""
+CLEAN = 2
 STEPS = 20
 KINDS = ("right", "both of two", "several", "innocent", "missed", "rounded away")
 AGAIN = "right when computed again"
@@ -53,6 +51,8 @@ class Setting:
     replicas: int
     where: tuple[str, ...]
     """What has a copy, or is compared with itself."""
+    faulty: int = 10
+    """Trainings with a fault in a round: a controller keeps so many parts of one attempt only."""
 
 
 _ALL = ("parameter", "gradient", "moment")
@@ -66,11 +66,11 @@ SETTINGS = {
         layout="zero1", world=4, replicas=4, where=("parameter", "gradient")
     ),
     "hsdp, 2 replicas": Setting(layout="hsdp", world=4, replicas=2, where=_ALL),
-    "hsdp, 4 replicas": Setting(layout="hsdp", world=8, replicas=4, where=_ALL),
-    "tp x dp, 2 replicas": Setting(layout="tp_dp", world=4, replicas=2, where=_ALL),
-    "tp x dp, 4 replicas": Setting(layout="tp_dp", world=8, replicas=4, where=_ALL),
+    "hsdp, 4 replicas": Setting(layout="hsdp", world=8, replicas=4, where=_ALL, faulty=5),
+    "tp x dp, 2 replicas": Setting(layout="tp_dp", world=4, replicas=2, where=_ALL, faulty=6),
+    "tp x dp, 4 replicas": Setting(layout="tp_dp", world=8, replicas=4, where=_ALL, faulty=4),
     "pp x dp, 2 replicas": Setting(layout="pp_dp", world=4, replicas=2, where=_ALL),
-    "pp x dp, 4 replicas": Setting(layout="pp_dp", world=8, replicas=4, where=_ALL),
+    "pp x dp, 4 replicas": Setting(layout="pp_dp", world=8, replicas=4, where=_ALL, faulty=5),
     "fsdp, no replica": Setting(layout="fsdp", world=4, replicas=1, where=("parameter", "moment")),
 }
 
@@ -99,8 +99,7 @@ def outcome(fault: Any, findings: list[Any], replicas: int, harmless: bool) -> s
 
 def one_round(node: conftest.Node, setting: Setting, draw: random.Random) -> tuple[Table, int]:
     """What came of the faults, by where and kind, and alarms among the clean trainings."""
-    faulty = FAULTY_OF_MANY if setting.world >= MANY else FAULTY
-    planted = [drawn(setting, draw) for _ in range(faulty)] + [None] * CLEAN
+    planted = [drawn(setting, draw) for _ in range(setting.faulty)] + [None] * CLEAN
     draw.shuffle(planted)
     faulting.train_many(node, setting.layout, planted, ranks=setting.world, steps=STEPS)
     found = faulting.claims_of_each(node, setting.world, len(planted))
@@ -165,7 +164,7 @@ def rounds_of(name: str, setting: Setting, asked: Any, kept: Kept) -> tuple[Tabl
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default="*", help="pattern for the settings' names")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="file of rounds that are done")
