@@ -3,13 +3,14 @@
     .venv/bin/python bench/sdc.py [--rounds 2] [--only 'ddp*'] [--seed 0] [--keep done.jsonl]
 
 Each round plants ten faults (four to six in the larger layouts) into as many trainings of one
-attempt of a real agent, and trains two more that nothing happens to. Kinds and patterns are drawn: parameters,
-reduced gradients and moments; single bits, four neighbours, every 32nd element. A fault that was
-not seen is missed, unless all ranks end with the bits of a clean training: a low bit of a moment,
-say, is rounded away. Then all are trained again without faults, as after a rollback, which may tell
-more. With `--keep` what is done is kept in a file, and what the file holds is not done again.
-Prints a Markdown table and exits 1 when an innocent rank was named alone, a fault was missed, a
-clean training raised an alarm, or less than 99 % are right in the end. Docs: docs/replicas.md.
+attempt of a real agent, and trains two more that nothing happens to. Kinds and patterns are drawn:
+parameters, reduced gradients and moments; single bits, four neighbours, every 32nd element. A fault
+that was not seen is missed, unless all ranks end with the bits of a clean training: a low bit of a
+moment, say, is rounded away. Then all are trained again without faults, as after a rollback, which
+may tell more. With `--keep` what is done is kept in a file, and what the file holds is not done
+again. Prints a Markdown table and exits 1 when an innocent rank was named alone, a fault was
+missed, a clean training raised an alarm, or less than 99 % are right in the end. Docs:
+docs/replicas.md.
 """
 
 import argparse
