@@ -73,6 +73,8 @@ class Assignment:
     """The loss above which it had."""
     closely: int = 0
     """Steps at the begin of which each is looked at, whatever it costs, and all of the state."""
+    reread: str = ""
+    """Words to tell then, as JSON (orders.Reread); empty: none."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
@@ -132,6 +134,7 @@ class Guest:
                 every=self.assignment.digests,
                 share=self.assignment.digest_share,
                 closely=self.assignment.closely,
+                reread=self.assignment.reread,
                 exclude=self.assignment.digest_exclude,
                 world_size=self.assignment.world_size,
                 step=lambda: self.step,
