@@ -187,9 +187,10 @@ def judged(path: Path) -> tuple[Any, float, int]:
         for line in file:
             size += len(line) if b'"type":"EvidenceTaken"' in line[:300] else 0
     for record in journal.read(path):
-        if isinstance(record.event, e.OrderGiven) and b"CollectEvidence" in repr(
-            record.event.order
-        ).encode():
+        if (
+            isinstance(record.event, e.OrderGiven)
+            and b"CollectEvidence" in repr(record.event.order).encode()
+        ):
             asked_ns = asked_ns or record.stamp.wall_ns
         if isinstance(record.event, e.IncidentOpened):
             done_ns = record.stamp.wall_ns
