@@ -264,6 +264,7 @@ def _part(
         place=plan["place"],
         marks=tuple(tensors[0][4]) if single else (),
         shape=tuple(tensors[0][1]) if single else (),
+        clock=int(plan.get("clock", -1)),
     )
     return _Part(told, tuple(places))
 

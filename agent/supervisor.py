@@ -71,6 +71,7 @@ class Agent:
         self._workers: dict[int, Worker] = {}
         self._digests = Digests(lambda: self._node_rank, link.report, job.python)
         self._attempt = 0
+        self._pause = job.policy.pulse_interval
         self._oom_before: vitals.OomCounter | None = None
         self._stopper: Stopper | None = None
         self._stop_asked = asyncio.Event()
@@ -175,6 +176,8 @@ class Agent:
                 self._in_background(self._watch.set_aside(order))
             case o.TellDigests() | o.LookClosely() | o.CertifyCheckpoint():
                 self._digests.obey(order)
+            case o.HoldCheckpoint():
+                torn.hold(order, self._console.notice)
             case o.KeepMemory():
                 self._in_background(self._keep_memory(order))
             case o.StopAtStep():
@@ -294,6 +297,7 @@ class Agent:
         self._attempt = order.attempt
         self._workers.clear()
         self._readings.begin(order.world_size)
+        self._pause = self._job.policy.reports_apart(order.nnodes)
         self._watch.begin(order)
         self._oom_before = vitals.read_oom_counter()
         launcher = Launcher(
@@ -469,7 +473,7 @@ class Agent:
                 self._report(e.PulsesRead(node_rank=self._node_rank, pulses=tuple(changed)))
                 known = {worker.pid for worker in alive} | self._own_sessions()
                 processes.reap_orphans(known, os.getsid(0))
-            await asyncio.sleep(self._job.policy.pulse_interval)
+            await asyncio.sleep(self._pause)
 
     # --- the launcher's signals ----------------------------------------------------------------
 

@@ -107,11 +107,13 @@ class StopWorkers:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
     """Give checkpoint files other names, so that a script that takes the newest one takes the one
-    before; answered by FilesSetAside. No file is deleted."""
+    before; answered by FilesSetAside. No file is deleted. `good` are files to be counted on, of
+    which is said which are there no more."""
 
     attempt: int
     paths: tuple[str, ...]
     suffix: str
+    good: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,15 @@ class CertifyCheckpoint:
     step: int
     path: str
     by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldCheckpoint:
+    """Have retention leave a checkpoint alone while `attempt` lasts: numbers are suspected that may
+    have been saved since."""
+
+    attempt: int
+    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +223,7 @@ Order = (
     | TellDigests
     | LookClosely
     | CertifyCheckpoint
+    | HoldCheckpoint
     | KeepMemory
     | InjectFault
     | Notify

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+REPORTS_PER_SECOND = 2000.0
+"""Of all agents of a run, that one controller takes in with half a core; more nodes report less
+often."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -36,7 +40,8 @@ class Policy:
     agent_timeout: float = 5.0
     """A node whose agent is silent or disconnected for this long counts as lost."""
     pulse_interval: float = 0.25
-    """How often an agent reads its workers' pulse pages and reports what changed."""
+    """How often an agent reads its workers' pulse pages and reports what changed; in runs of more
+    than some hundred nodes less often, see `reports_apart`."""
     stall_floor: float = 1.0
     """Least time without progress after which ranks are looked at."""
     looks_apart: float = 0.4
@@ -62,3 +67,7 @@ class Policy:
     checkpoint_interval: float | None = None
     """Between two saves, told to the workers; 0: the script decides, None: what the ledger
     recommends when an attempt begins."""
+
+    def reports_apart(self, nodes: int) -> float:
+        """Seconds between two reports of an agent's pulses in a run of so many nodes."""
+        return max(self.pulse_interval, nodes / REPORTS_PER_SECOND)

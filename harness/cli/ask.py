@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness import runs
 from harness.config import Job
-from harness.errors import PlatformError, UsageError
+from harness.errors import PlatformError, Refused, TooEarly
 from harness.orders import Command
 from harness.wire import observer
 from harness.wire.tls import Tls
@@ -33,7 +33,7 @@ def ask(run: str | None, runs_dir: str | None, command: Command) -> str:
         door.address, command, f"cli:{user()}", door.token, door.tls
     )
     if not accepted:
-        raise UsageError(f"refused: {why}")
+        raise Refused(f"refused: {why}")
     return why
 
 
@@ -45,12 +45,12 @@ def door_of(found: runs.RunFolder | runs.Endpoint) -> Door:
         raw = json.loads((found.path / "controller.json").read_text(encoding="utf-8"))
         address = str(raw["address"])
     except (OSError, ValueError, TypeError, KeyError):
-        raise UsageError(
+        raise TooEarly(
             f"run {found.name} has no controller", help="it is just starting, or never started"
         ) from None
     state = runs.read(found).state
     if state.ended is not None:
-        raise UsageError(f"run {found.name} is over: it {state.ended.outcome}")
+        raise TooEarly(f"run {found.name} is over: it {state.ended.outcome}")
     try:
         job = Job.read(found.path / "job.json")
     except PlatformError:

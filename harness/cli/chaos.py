@@ -10,7 +10,7 @@ import click
 
 from harness.cli.inject import complete_kinds
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
-from harness.errors import UsageError
+from harness.errors import FaultError
 from harness.topology import ranks_name
 
 
@@ -239,7 +239,7 @@ def campaign_(
         s for s in (_times(given["hours"], 3600), _times(given["minutes"], 60)) if s is not None
     ]
     if resume is not None and not Path(resume).is_dir():
-        raise UsageError(f"--resume {resume}: no such folder")
+        raise FaultError(f"--resume {resume}: no such folder")
     folder = campaign.fresh(Path(out), "campaign") if resume is None else Path(resume)
     cells = campaign.campaign(
         plans, folder, seconds=min(seconds, default=None), tries=given["tries"],
@@ -247,8 +247,8 @@ def campaign_(
     )  # fmt: skip
     if not cells:
         if min(seconds, default=None) == 0:
-            raise UsageError(f"nothing is judged in {folder} yet")
-        raise UsageError("no kind fits", help="harness chaos explain KIND tells what it needs")
+            raise FaultError(f"nothing is judged in {folder} yet")
+        raise FaultError("no kind fits", help="harness chaos explain KIND tells what it needs")
     text = tables.markdown(cells, _typed(given, report))
     (folder / "junit.xml").write_text(tables.junit(cells), encoding="utf-8")
     for path in (folder / "report.md", *([Path(report)] if report else [])):
@@ -292,7 +292,7 @@ def _plans(
         known = {kind.area for kind in kinds.everything()}
         for area in words(areas):
             if area not in known:
-                raise UsageError(
+                raise FaultError(
                     f"--areas {area}: no such area", help=f"there are {', '.join(sorted(known))}"
                 )
         chosen = [kind for kind in chosen if kind.area in words(areas)]
@@ -353,7 +353,7 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in words(text))
     except ValueError:
-        raise UsageError(f"--ranks {text}: not numbers", help="for example 0,1,3") from None
+        raise FaultError(f"--ranks {text}: not numbers", help="for example 0,1,3") from None
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def load(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise FaultError(f"{path}: {error.strerror}") from None
     except ValueError:
-        raise UsageError(f"{path}: not JSON") from None
+        raise FaultError(f"{path}: not JSON") from None
     return found

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from harness.cli.reading import SETTINGS
-from harness.errors import UsageError
+from harness.errors import PlacementError, ScriptError, UsageError
 from harness.launching.kubernetes import Pods, as_yaml, manifests
 from harness.launching.slurm import Batch, batch_script
 from harness.slurm import MEETING
@@ -83,7 +83,7 @@ def slurm(
     _check(command, placed=MEETING)
     for option in options:
         if not option.startswith("-") or "\n" in option:
-            raise UsageError(
+            raise PlacementError(
                 f"--sbatch: {option!r} is no option of sbatch", help="as in --sbatch=--qos=high"
             )
     script = batch_script(
@@ -107,11 +107,11 @@ def slurm(
     try:
         done = subprocess.run(["sbatch"], input=script, text=True, check=False)
     except OSError as error:
-        raise UsageError(
+        raise PlacementError(
             f"sbatch cannot be started ({error.strerror})", help="leave out --submit"
         ) from None
     if done.returncode:
-        raise UsageError(f"sbatch refused the job (exit code {done.returncode})")
+        raise PlacementError(f"sbatch refused the job (exit code {done.returncode})")
     return 0
 
 
@@ -200,7 +200,7 @@ def _check(command: tuple[str, ...], *, placed: tuple[str, ...], there: bool = T
 
     context = run.make_context("run", list(command))
     if context.params["script"] is None:
-        raise UsageError("no script given", help="for example: harness launch slurm train.py")
+        raise ScriptError("no script given", help="for example: harness launch slurm train.py")
     for name in placed:
         if context.params.get(name) not in (None, (), False):
             option = f"--{name.replace('_', '-')}"
@@ -208,4 +208,4 @@ def _check(command: tuple[str, ...], *, placed: tuple[str, ...], there: bool = T
     script = context.params["script"]
     plain = not context.params.get("module") and not context.params.get("no_python")
     if there and plain and not Path(script).is_file():
-        raise UsageError(f"there is no script {shlex.quote(script)}", help=f"in {Path.cwd()}")
+        raise ScriptError(f"there is no script {shlex.quote(script)}", help=f"in {Path.cwd()}")

@@ -7,17 +7,17 @@ from typing import Any
 import click
 
 from harness import runs
+from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
     SETTINGS,
     ReadingCommand,
-    note,
     on_this_machine,
     print_json,
     reading_options,
     records,
 )
-from harness.errors import ExitCode, UsageError
+from harness.errors import ExitCode, TooEarly
 from harness.incidents import Incident
 from harness.state import RunState
 from harness.timeline import Moment, Teller
@@ -50,7 +50,7 @@ def command(
     reading = runs.read(found)
     state = reading.state
     if state.run is None:
-        raise UsageError("the run has written nothing yet", help="wait a moment")
+        raise TooEarly("the run has written nothing yet", help="wait a moment")
     for text in reading.notes:
         note(text)
     moments = list(_moments(found, state))

@@ -5,7 +5,7 @@ import click
 from harness import runs
 from harness.cli.ask import ask, user
 from harness.cli.reading import SETTINGS, complete_runs
-from harness.errors import UsageError
+from harness.errors import Refused, TooEarly
 from harness.orders import RestartRun
 from harness.recovery import accept
 from harness.state import RunState
@@ -28,11 +28,11 @@ def command(run: str | None, why: str | None, dry_run: bool, runs_dir: str | Non
     found = runs.find(run, runs.runs_dir(runs_dir))
     state = runs.read(found).state
     if state.ended is not None:
-        raise UsageError(f"the run is over: it {state.ended.outcome}", help=_again(state))
+        raise TooEarly(f"the run is over: it {state.ended.outcome}", help=_again(state))
     if dry_run:
         accepted, answer = accept(state, request)
         if not accepted:
-            raise UsageError(f"it would be refused: {answer}")
+            raise Refused(f"it would be refused: {answer}")
         click.echo(f"would be done: {answer}")
         return
     where = found.address if isinstance(found, runs.Endpoint) else str(found.path)

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness import config, runs
+from harness.cli.output import without_colour
 from harness.cli.reading import SETTINGS
-from harness.errors import ExitCode, HarnessError, UsageError
+from harness.errors import (
+    Elsewhere,
+    ExitCode,
+    HarnessError,
+    ScreenError,
+    SettingsError,
+    TooEarly,
+    UsageError,
+)
 from harness.faults import Fault
 from harness.orders import Command
 
@@ -63,7 +72,7 @@ def command(
     """
     found = runs.find(run, runs.runs_dir(runs_dir))
     if replay and isinstance(found, runs.Endpoint):
-        raise UsageError(
+        raise Elsewhere(
             "--replay needs the run's journal, which is not here",
             help="give the run's name or directory on its own machine",
         )
@@ -105,7 +114,7 @@ def _check_terminal() -> None:
     if os.environ.get("TERM", "dumb") == "dumb" or not all(
         stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
     ):
-        raise UsageError(
+        raise ScreenError(
             "harness tui needs a terminal on stdin, stdout and stderr",
             help="without one, use harness status, logs -f or report",
         )
@@ -117,7 +126,7 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
-        raise UsageError(
+        raise TooEarly(
             f"no controller answers at {address}: {why}",
             help="the address stands in controller.json of the run",
         ) from None
@@ -138,12 +147,12 @@ def _options(
     known = {"keys", *_NUMBERS}
     for name in table:
         if name.replace("_", "-") not in known:
-            raise UsageError(
+            raise SettingsError(
                 f"{origin}: unknown key 'tui.{name}'", help=f"there are {', '.join(sorted(known))}"
             )
     keys = table.get("keys", {})
     if not isinstance(keys, dict):
-        raise UsageError(f"{origin}: tui.keys is not a table")
+        raise SettingsError(f"{origin}: tui.keys is not a table")
     where = found.address if isinstance(found, runs.Endpoint) else str(found.path)
 
     def read_fault(line: str) -> Fault:
@@ -167,7 +176,7 @@ def _number(name: str, given: dict[str, float | None], table: dict[str, Any]) ->
     if value is None:
         value = table.get(name, table.get(name.replace("-", "_"), 0.0))
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise UsageError(f"{name} is a number above zero, not {value!r}")
+        raise SettingsError(f"{name} is a number above zero, not {value!r}")
     return float(value)
 
 
@@ -203,6 +212,8 @@ def _run_app(found: runs.RunFolder | runs.Endpoint, options: "Options", replay: 
         for name in ("COLUMNS", "LINES"):
             # Exported by some shells and by readline, and stale as soon as the window changes.
             os.environ.pop(name, None)
+    if without_colour():
+        os.environ["NO_COLOR"] = "1"  # it is read when Textual is imported
     from harness.tui.app import HarnessApp
     from harness.tui.logwatch import LogWatch
 
@@ -251,7 +262,7 @@ def _serve(arguments: list[str], port: int) -> int:
     try:
         from harness.tui.web import serve
     except ModuleNotFoundError as error:
-        raise UsageError(
+        raise ScreenError(
             f"--serve needs {error.name}, which is not installed",
             help='pip install "train-harness[web]"',
         ) from None

@@ -46,6 +46,9 @@ DECISIONS = (
 
 _MOST_DECISIONS = 100_000
 _SHORTEST_WAKE = 0.005
+_REST_FACTOR, _LONGEST_REST = 4.0, 0.1
+"""After a plan, others follow no sooner than this many times what it took: what thousands of agents
+say in that time is planned for at once. In a small run a plan takes less than a record."""
 
 
 class Decider(Protocol):
@@ -84,6 +87,7 @@ class Loop:
         self._next_seq = 0
         self._clock = SteadyClock()
         self._wake: asyncio.TimerHandle | None = None
+        self._rests_until = 0.0
 
     def resume(self, path: Path) -> None:
         """Fold what an earlier controller wrote. Raises JournalError."""
@@ -107,7 +111,7 @@ class Loop:
         agent = self.agents.rejoining(hello, self.state)
         if agent is None:
             rank, before = self.agents.place(hello, self.state)
-            with self._step():
+            with self._step(at_once=False):
                 if before is not None:
                     why = f"another agent, pid {hello.pid} on {hello.host}, took its place"
                     self._say(e.AgentLost(node_rank=rank, why=why))
@@ -133,7 +137,7 @@ class Loop:
         agent.silence = 0.0
         records = [(line, record) for line in lines if (record := self._checked(agent, line))]
         if records:
-            with self._step():
+            with self._step(at_once=False):
                 for line, record in records:
                     if record.stamp.seq > agent.last_seq:
                         self.writer.append_line(line)
@@ -158,12 +162,17 @@ class Loop:
     # --- one step ------------------------------------------------------------------------------
 
     @contextmanager
-    def _step(self) -> Iterator[None]:
-        """One change and what follows from it. A failure in it ends this controller: the state
-        may be half changed, the journal is whole, and the next controller starts from that."""
+    def _step(self, *, at_once: bool = True) -> Iterator[None]:
+        """One change and what follows from it: at once, or as soon as the plan has rested. A failure
+        in it ends this controller: the state may be half changed, the journal is whole, and the
+        next controller starts from that."""
         try:
             yield
-            self._settle()
+            now = time.monotonic()
+            if at_once or now >= self._rests_until:
+                self._settle()
+            else:
+                self._settle_by(self._rests_until - now)
         except Exception as error:
             if not self.broken.done():
                 log.exception("a step failed")
@@ -175,6 +184,7 @@ class Loop:
             self.ended.set()
 
     def _settle(self) -> None:
+        began = time.thread_time()
         now_ns = self._clock.now_ns()
         made = 0
         while decisions := self._decider.plan(self.state, now_ns):
@@ -184,14 +194,26 @@ class Loop:
             if made > _MOST_DECISIONS:
                 raise PlatformError(f"the plan never comes to rest; last: {decisions[-1]}")
         self._set_alarm(self._decider.next_wake_ns(self.state, now_ns), now_ns)
+        took = time.thread_time() - began
+        self._rests_until = time.monotonic() + min(_REST_FACTOR * took, _LONGEST_REST)
+
+    def _settle_by(self, seconds: float) -> None:
+        """Plan within `seconds`, unless that happens before anyway."""
+        loop = asyncio.get_running_loop()
+        if self._wake is None or self._wake.when() > loop.time() + seconds:
+            self._wake_in(seconds)
 
     def _set_alarm(self, wake_ns: int | None, now_ns: int) -> None:
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
         if wake_ns is not None:
-            delay = max((wake_ns - now_ns) / 1e9, _SHORTEST_WAKE)
-            self._wake = asyncio.get_running_loop().call_later(delay, self._wake_up)
+            self._wake_in(max((wake_ns - now_ns) / 1e9, _SHORTEST_WAKE))
+
+    def _wake_in(self, seconds: float) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake = asyncio.get_running_loop().call_later(seconds, self._wake_up)
 
     def _wake_up(self) -> None:
         with self._step():

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.diagnosis import places
+from harness.diagnosis.crossing import Crossing, unfinished
+from harness.diagnosis.crossing import alone as crossing_of
 from harness.diagnosis.signature import Signature
 from harness.incidents import Confidence, EvidenceRef, Finding
 from harness.state import AttemptState
@@ -74,6 +76,9 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
         return True
     if attempt.surveyed_ns < places.until_ns(known) and not _over(attempt):
         return False  # where in the tensor it is may still be told
+    heard_ns = attempt.surveyed_ns - known.at.at_ns
+    if heard_ns < ASK_SECONDS * 1e9 and unfinished(known, attempt.replicas.tracks.values()):
+        return False  # another group that one of these is in may tell which it is
     if known.track.single or known.kind in ("axis", "alike"):
         return True
     if not known.asked_ns:
@@ -134,6 +139,10 @@ def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
     if difference.odd and len(difference.odd) == 1 and difference.few:
         reason = _outvoted(known, difference)
         return _corrupted(known, difference, difference.odd, others, "likely", reason)
+    crossing = None if difference.odd or not difference.few else crossing_of(known, others)
+    if crossing is not None:
+        reason = _crossed(crossing)
+        return _corrupted(known, difference, frozenset({crossing.rank}), others, "likely", reason)
     if len(known.group) == 2 and difference.few:
         return _one_of_two(known, difference, others)
     return _diverged(known, difference)
@@ -158,6 +167,17 @@ def _one_of_two(known: Suspicion, difference: _Difference, others: Sequence[Susp
             " to the same as it does: the fault was of the moment"
         )
     return _corrupted(known, difference, known.group, others, "possible", reason)
+
+
+def _crossed(crossing: Crossing) -> str:
+    sides = [
+        f"{ranks_name(sorted(ranks))}{f' over axis {axis}' if axis else ''}"
+        for ranks, axis in zip(crossing.others, crossing.axes, strict=True)
+    ]
+    return (
+        f"at the same look it differs from {' and from '.join(sides)}; these groups of replicas"
+        " have it alone in common"
+    )
 
 
 def _outvoted(known: Suspicion, difference: _Difference) -> str:

@@ -29,7 +29,7 @@ from harness.recovery.members import (
     may_go_on,
     members,
 )
-from harness.recovery.memory import memory_plan, restorable
+from harness.recovery.memory import memory_plans, restorable
 from harness.recovery.remedy import choose
 from harness.state import AttemptState, RunState
 from harness.topology import place_ranks, ranks_text
@@ -202,7 +202,7 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
     store, run = state.store, state.run
     if run is None or store is None or len(attempt.start_ordered) == len(attempt.nodes):
         return []
-    spike = spikes.known(state)
+    spike, plans = spikes.known(state), memory_plans(state, attempt)
     return [
         e.OrderGiven(
             node_rank=node.node_rank,
@@ -217,7 +217,7 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
                 master_port=store.port,
                 max_restarts=run.policy.max_restarts,
                 checkpoint_interval=attempt.checkpoint_interval,
-                memory=memory_plan(state, attempt, node.node_rank),
+                memory=plans[node.node_rank],
                 spike_step=-1 if spike is None else spike.count,
                 spike_bound=0.0 if spike is None else spike.bound,
             ),

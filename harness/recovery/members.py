@@ -30,7 +30,7 @@ def members(state: RunState, run: e.RunStarted) -> list[int]:
     here = sorted((node for node in state.nodes.values() if node.connected), key=rank)
     out = state.struck_out
     good = [n for n in here if n.host not in out or n.node_rank == STORE_NODE]
-    bad = [node for node in here if node not in good]
+    bad = [n for n in here if n.host in out and n.node_rank != STORE_NODE]
     chosen = [*good[: run.nnodes], *bad[: max(0, least(run) - len(good))]]
     return sorted(node.node_rank for node in chosen)
 

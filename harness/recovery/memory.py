@@ -2,6 +2,7 @@
 from, and what is written to disk before it is lost."""
 
 import re
+from bisect import bisect_right
 
 from harness import events as e
 from harness import orders as o
@@ -150,13 +151,18 @@ def keepers(state: RunState, attempt: AttemptState) -> dict[int, int]:
     """By node of the attempt: the one that takes copies of its ranks' state, the next one in the
     row that is on another host; on the same host only where there is no other."""
     nodes = list(attempt.nodes)
+    there = [at for at, node in enumerate(nodes) if node in state.memory_addresses]
+    hosts = {node: _host(state, node) for node in nodes}
     found: dict[int, int] = {}
     for at, node in enumerate(nodes):
-        others = [*nodes[at + 1 :], *nodes[:at]]
-        there = [other for other in others if other in state.memory_addresses]
-        far = [other for other in there if _host(state, other) != _host(state, node)]
-        for other in (far or there)[:1]:
-            found[node] = other
+        first = bisect_right(there, at)
+        for step in range(len(there)):
+            other = nodes[there[(first + step) % len(there)]]
+            if hosts[other] != hosts[node]:
+                found[node] = other
+                break
+            if other != node:
+                found.setdefault(node, other)
     return found
 
 
@@ -164,40 +170,47 @@ def _host(state: RunState, node: int) -> str:
     return state.nodes[node].host if node in state.nodes else ""
 
 
-def memory_plan(state: RunState, attempt: AttemptState, node: int) -> MemoryPlan:
-    """What the agent of `node` does in the attempt that begins."""
+def memory_plans(state: RunState, attempt: AttemptState) -> dict[int, MemoryPlan]:
+    """What the agent of each node does in the attempt that begins."""
     pairs = keepers(state, attempt)
-    keeper = state.memory_addresses.get(pairs.get(node, -1), "")
-    kept_for = [other for other, by in pairs.items() if by == node]
+    kept_for: dict[int, list[int]] = {}
+    for node, keeper in pairs.items():
+        kept_for.setdefault(keeper, []).append(node)
+    held = _held(state, attempt)
     from_attempt, from_step = attempt.memory
-    return MemoryPlan(
-        keeper=keeper,
-        keeps=tuple(rank for other in kept_for for rank in attempt.nodes[other].ranks),
-        restore_attempt=from_attempt,
-        restore_step=from_step,
-        fetch=_fetch(state, attempt, node),
-    )
+    return {
+        node: MemoryPlan(
+            keeper=state.memory_addresses.get(pairs.get(node, -1), ""),
+            keeps=tuple(r for other in kept_for.get(node, ()) for r in attempt.nodes[other].ranks),
+            restore_attempt=from_attempt,
+            restore_step=from_step,
+            fetch=tuple(
+                MemorySource(rank=rank, address=state.memory_addresses[place])
+                for rank in attempt.nodes[node].ranks
+                for place in _fetched_from(held.get(rank, []), node)
+                if place in state.memory_addresses
+            ),
+        )
+        for node in attempt.nodes
+    }
 
 
-def _fetch(state: RunState, attempt: AttemptState, node: int) -> tuple[MemorySource, ...]:
-    """What the node's ranks go on from and it does not hold itself."""
-    from_attempt, from_step = attempt.memory
-    if from_step < 0:
-        return ()
-    here: set[int] = set()
-    elsewhere: dict[int, int] = {}
+def _held(state: RunState, attempt: AttemptState) -> dict[int, list[int]]:
+    """By rank: the nodes that hold the generation that the attempt goes on from, its own first."""
+    own: dict[int, list[int]] = {}
+    copies: dict[int, list[int]] = {}
     for place, held in sorted(state.memory.items()):
         for generation in held.generations:
-            if (generation.attempt, generation.step) != (from_attempt, from_step):
+            if (generation.attempt, generation.step) != attempt.memory:
                 continue
-            if place == node:
-                here.update(generation.own, generation.copies)
-                continue
-            elsewhere.update(dict.fromkeys(generation.own, place))
-            for rank in generation.copies:
-                elsewhere.setdefault(rank, place)
-    return tuple(
-        MemorySource(rank=rank, address=state.memory_addresses[elsewhere[rank]])
-        for rank in attempt.nodes[node].ranks
-        if rank not in here and elsewhere.get(rank, -1) in state.memory_addresses
-    )
+            for ranks, found in ((generation.own, own), (generation.copies, copies)):
+                for rank in ranks:
+                    found.setdefault(rank, []).append(place)
+    return {
+        rank: [*reversed(own.get(rank, [])), *copies.get(rank, [])] for rank in {**own, **copies}
+    }
+
+
+def _fetched_from(places: list[int], node: int) -> list[int]:
+    """The node that is asked for it, if any: nobody where it is at hand."""
+    return [] if node in places else places[:1]

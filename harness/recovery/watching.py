@@ -11,9 +11,10 @@ from harness.recovery.ending import Decision, next_collection, next_id
 from harness.recovery.remedy import incident_of
 from harness.state import AttemptState, Collection, RunState
 
-_MANY_RANKS = 64
-_MOST, _MOST_OF_MANY = 64, 16
-"""Entries of each rank's records: thousands of ranks fill the journal with every look."""
+_MOST = ((64, 64), (1024, 16))
+_MOST_OF_THOUSANDS = 8
+"""Entries of each rank's records, in worlds of so many ranks: thousands of ranks fill the journal
+with every look, and a verdict waits until all of it has been read."""
 
 
 def watch(
@@ -42,10 +43,14 @@ def watch(
         why="no progress is seen",
         apart=policy.looks_apart,
         last_resort=False,
-        most=_MOST if attempt.world_size <= _MANY_RANKS else _MOST_OF_MANY,
+        most=_most(attempt.world_size),
         suspicion=True,
     )
     return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(reachable)]
+
+
+def _most(world_size: int) -> int:
+    return next((most for ranks, most in _MOST if world_size <= ranks), _MOST_OF_THOUSANDS)
 
 
 def watch_by_ns(state: RunState, attempt: AttemptState) -> list[int]:

@@ -1,9 +1,12 @@
 """Folding the suspicion that an attempt does not go on."""
 
+from operator import attrgetter
+
 from harness import events as e
 from harness.state import booking
 from harness.state.words import AttemptState, RankState, RunState, Stall
 
+_advanced = attrgetter("advanced_ns")
 _SURVEY_NS = 200_000_000
 _PAST_STEPS, _PAST_CALLS = 10, 64
 """A rank with so many steps, or operations where there are no steps, is past its start."""
@@ -11,8 +14,8 @@ _PAST_STEPS, _PAST_CALLS = 10, 64
 
 def advance(attempt: AttemptState, rank: RankState, now_ns: int) -> None:
     """`rank` shows progress: a pause has ended."""
-    if rank.collectives or rank.step:
-        past_start = (rank.step or rank.collectives * _PAST_STEPS // _PAST_CALLS) >= _PAST_STEPS
+    if rank.step or rank.collectives:
+        past_start = rank.step >= _PAST_STEPS or (not rank.step and rank.collectives >= _PAST_CALLS)
         attempt.pace.note(now_ns - rank.advanced_ns, past_start=past_start)
     rank.advanced_ns = now_ns
     attempt.begun = True
@@ -23,9 +26,11 @@ def survey(attempt: AttemptState, now_ns: int) -> None:
     if now_ns - attempt.surveyed_ns < _SURVEY_NS:
         return
     attempt.surveyed_ns = now_ns
-    attempt.stillest_ns = min(
-        (rank.advanced_ns for rank in attempt.ranks.values() if rank.status == "running"), default=0
-    )
+    running = (rank for rank in attempt.ranks.values() if rank.status == "running")
+    stillest = min(running, key=_advanced, default=None)
+    attempt.stillest_ns = 0 if stillest is None else stillest.advanced_ns
+    heard_ns = 0 if stillest is None else attempt.heard_ns.get(stillest.node_rank, 0)
+    attempt.stillest_heard_ns = heard_ns
     stall = attempt.stall
     if stall is not None and attempt.stillest_ns > stall.since_ns:
         _forgive(attempt, stall)

@@ -19,7 +19,6 @@ from harness.state.replicas import (
     in_step,
     look_all,
 )
-from harness.state.rerun import anchors
 
 _LEAST_APART = 3
 """Looks at which replicas must never have been alike, or alike on some ranks only."""
@@ -48,7 +47,6 @@ def suspect(replicas: Replicas, track: Track, look: Look) -> None:
         replicas.differed.add((track.part.name, track.part.shape))
     found = _find(replicas, track, look)
     if found is not None:
-        found.anchors = anchors(replicas.tracks.values(), track, found.clean)
         replicas.suspicions.append(found)
 
 

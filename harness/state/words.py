@@ -75,8 +75,8 @@ class Pace:
 
     def note(self, pause_ns: int, *, past_start: bool) -> None:
         """A pause has ended. A quantile by small steps, as in frugal streaming (Ma, 2013)."""
-        if past_start:
-            self.longest_ns = max(self.longest_ns, pause_ns)
+        if past_start and pause_ns > self.longest_ns:
+            self.longest_ns = pause_ns
         share = 0.3 if pause_ns > self.usual_ns else 0.03
         self.usual_ns += share * (pause_ns - self.usual_ns)
 
@@ -153,6 +153,10 @@ class AttemptState:
     """Where its ranks were last told to stop."""
     stillest_ns: int = 0
     """No living rank has gone without progress since before this time."""
+    stillest_heard_ns: int = 0
+    """When the agent of the rank for which that holds last reported."""
+    heard_ns: dict[int, int] = field(default_factory=dict)
+    """By node: when its agent last reported pulses, if only that there are none."""
     surveyed_ns: int = 0
     """When that was found out."""
     looked: int = -1
@@ -308,6 +312,8 @@ class RunState:
     """As the lowest rank declared it; its coordinates are that rank's own."""
     coordinates: dict[int, dict[str, int]] = field(default_factory=dict)
     groups: dict[str, e.GroupCreated] = field(default_factory=dict)
+    group_of: dict[str, dict[int, e.GroupCreated]] = field(default_factory=dict)
+    """The same by name, and by rank in it: disjoint groups may share a name."""
     strikes: list[Strike] = field(default_factory=list)
     """Of hosts, those of earlier runs first."""
     faults: list[e.FaultInjected] = field(default_factory=list)

@@ -6,7 +6,7 @@ import hashlib
 import grpc
 from grpc.aio import AioRpcError, Channel, Metadata, insecure_channel, secure_channel
 
-from harness.errors import HarnessError, NodeFailure, PlatformError, UsageError
+from harness.errors import AccessError, HarnessError, NodeFailure, PlatformError, UsageError
 from harness.wire.tls import PLAIN, Tls
 
 PROTOCOL = 1
@@ -89,7 +89,7 @@ def in_words(error: AioRpcError, address: str) -> HarnessError:
     details = error.details() or error.code().name.lower()
     match error.code():
         case grpc.StatusCode.UNAUTHENTICATED:
-            return UsageError(
+            return AccessError(
                 f"the controller at {address} wants the run's token: {details}",
                 help="set HARNESS_TOKEN to the token the run was started with",
             )

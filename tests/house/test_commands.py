@@ -1,6 +1,7 @@
 """The command line as a whole: what is imported, what help says, which flags there are."""
 
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,7 +176,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[
 def test_a_wrong_line_is_answered_in_two(
     arguments: list[str], error: str, help: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(capsys, *arguments) == (2, [f"error: {error}", f"help: {help}"])
+    code, lines = run(capsys, *arguments)
+    assert code == 2
+    assert [re.sub(r"^error\[H\d{3}\]", "error", line) for line in lines] == [
+        f"error: {error}",
+        f"help: {help}",
+    ]
 
 
 def test_a_bug_of_ours_is_one_line_and_a_file(
@@ -189,7 +195,7 @@ def test_a_bug_of_ours_is_one_line_and_a_file(
     monkeypatch.setattr("harness.cli.run.command", broken)
     code, lines = run(capsys, "run")
     assert code == 70
-    assert lines[0] == "error: a bug in Harness: RuntimeError: first line"
+    assert lines[0] == "error[H900]: a bug in Harness: RuntimeError: first line"
     (report,) = tmp_path.glob("harness-bug-*.txt")
     assert str(report) in lines[1]
     assert "second line" in report.read_text()

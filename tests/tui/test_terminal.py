@@ -129,7 +129,7 @@ def test_a_bug_gives_the_terminal_back_and_is_said_in_one_line(terminal, run_dir
     terminal.start("tui", str(run_dir), env=env)
     terminal.wait_for("ended with 70")
     assert terminal.modes() == "0 0"
-    assert "error: a bug in Harness" in terminal.screen()
+    assert "error[H900]: a bug in Harness" in terminal.screen()
     assert "Traceback" not in terminal.screen()
 
 

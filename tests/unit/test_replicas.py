@@ -169,6 +169,69 @@ def test_two_that_differ_after_an_update_are_both_named() -> None:
     assert ranks.said() == [("silent_data_corruption", (0, 1), "possible")]
 
 
+def crossing(*groups: tuple[int, ...], counts: dict[int, int] | None = None) -> Ranks:
+    """Replicas over several axes of a mesh, of which rank 3 has another gradient since look 6; not
+    all at that look if `counts` says otherwise."""
+    parts = [
+        part(part=at, site="gradients", how="dtensor", axis=f"axis{at}", members=group, clock=0)
+        for at, group in enumerate(groups, 1)
+    ]
+    ranks = Ranks(*parts)
+    for count in range(3, 9):
+        for number, group in enumerate(groups, 1):
+            bad = count == (counts or {}).get(number, 6)
+            values = {rank: count + 1000 * (bad and rank == 3) for rank in group}
+            ranks.look(count, values, number=number)
+    ranks.differ(1, odd=3)
+    return ranks
+
+
+def test_a_rank_that_differs_from_two_groups_that_have_it_alone_in_common() -> None:
+    ranks = crossing((1, 3), (2, 3))
+    (finding,) = ranks.found()
+    assert (finding.verdict, finding.ranks) == ("silent_data_corruption", (3,))
+    assert finding.confidence == "likely"
+    assert finding.cause.startswith("rank 3 has other bits in the reduced gradient of t0 than")
+    assert finding.reason == (
+        "at the same look it differs from rank 1 over axis axis1 and from rank 2 over axis axis2;"
+        " these groups of replicas have it alone in common"
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "counts"),
+    [
+        (((1, 3),), {}),
+        (((1, 3), (0, 2)), {2: 99}),  # another group that is whole
+        (((1, 3), (2, 3)), {2: 7}),  # not at the same look
+    ],
+)
+def test_groups_that_do_not_cross_name_nobody(
+    groups: tuple[tuple[int, ...], ...], counts: dict[int, int]
+) -> None:
+    assert crossing(*groups, counts=counts).said() == [
+        ("silent_data_corruption", (1, 3), "possible")
+    ]
+
+
+def test_a_group_that_crosses_is_waited_for() -> None:
+    ranks = crossing((1, 3))
+    other = part(part=2, site="gradients", how="dtensor", members=(2, 3), clock=0)
+    ranks.tell(e.DigestsRead(node_rank=0, rows=(), parts=(other,)))
+    ranks.look(5, {2: 5, 3: 5}, number=2)
+    (known,) = ranks.attempt.replicas.suspicions
+    ranks.attempt.surveyed_ns = known.at.at_ns + 1_000_000_000
+    assert ranks.said() == []
+    ranks.look(6, {2: 6, 3: 1006}, number=2)
+    ranks.differ(1, odd=3)
+    assert ranks.said() == [("silent_data_corruption", (3,), "likely")]
+
+
+def test_two_that_differ_in_two_groups_of_theirs_are_both_named() -> None:
+    ranks = crossing((1, 3), (1, 3))
+    assert [ranks_said for _, ranks_said, _ in ranks.said()] == [(1, 3)]
+
+
 def columns(**changes: Any) -> DigestPart:
     return part(part=9, name="columns of a … z", tensors=1, marks=("columns",), **changes)
 

@@ -71,6 +71,7 @@ class Members:
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
+        self._world = tuple(range(waits.world_size))
         self._known: dict[tuple[str, str], set[int]] = {}
         self._guessed: dict[tuple[str, str], tuple[int, ...]] = {}
         self.carries_p2p: set[tuple[str, str]] = set()
@@ -88,7 +89,7 @@ class Members:
         if group.ranks is not None:
             return group.ranks
         if group.desc == WORLD or group.name == "0":
-            return tuple(range(self._waits.world_size))
+            return self._world
         key = (group.name, group.desc)
         if key not in self._guessed:
             self._guessed[key] = self._guess(key)

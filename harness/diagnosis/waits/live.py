@@ -3,6 +3,7 @@ record, the logs of its groups and point-to-point operations, its process, its s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from harness.collectives import Collective, GroupCreation, PointToPoint, same_input
 from harness.diagnosis.waits.record import (
@@ -32,12 +33,17 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
     entries = sorted(evidence.collectives, key=lambda entry: entry.record_id)
     calls: list[Pending] = []
     tracks: dict[Group, _Track] = {}
+    program: list[tuple[str, Call]] = []
     for entry in entries:
-        group = groups.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)
+        group = groups.get(entry.pg) or _undeclared(entry.pg, entry.pg_desc)
         call = call_of(entry)
-        tracks.setdefault(group, _Track()).add(entry.seq_id, call, entry.site)
+        program.append((group.label, call))
+        track = tracks.get(group)
+        if track is None:
+            track = tracks[group] = _Track()
+        track.add(entry.seq_id, call, entry.site)
         if not entry.done:
-            tracks[group].open.append(entry.seq_id)
+            track.open.append(entry.seq_id)
             calls.append(
                 Pending(group=group, seq=entry.seq_id, call=call, created_ns=entry.created_ns)
             )
@@ -64,7 +70,7 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         tracks={group: track.frozen() for group, track in tracks.items()},
         posted=_posted(evidence.p2p),
         whole=not entries or unbroken[0].record_id == 0,
-        program=tuple((_label(groups, entry), call_of(entry)) for entry in unbroken),
+        program=_shared(tuple(program[len(entries) - len(unbroken) :])),
         creating=creating,
         process=evidence.process,
         doing=evidence.user_frame,
@@ -131,10 +137,26 @@ def _is_library(file: str) -> bool:
 
 def call_of(entry: Collective) -> Call:
     """What must be alike on all members."""
-    op = entry.op.rpartition(":")[2] or entry.op
-    if not same_input(entry.op):
-        return Call(op=op)
-    return Call(op=op, sizes=entry.sizes, dtypes=entry.dtypes)
+    return _call(entry.op, entry.sizes, entry.dtypes)
+
+
+# Thousands of ranks do the same: what is equal is made once.
+
+
+@lru_cache(maxsize=4096)
+def _call(name: str, sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> Call:
+    op = name.rpartition(":")[2] or name
+    return Call(op=op, sizes=sizes, dtypes=dtypes) if same_input(name) else Call(op=op)
+
+
+@lru_cache(maxsize=4096)
+def _undeclared(name: str, desc: str) -> Group:
+    return Group(name=name, desc=desc)
+
+
+@lru_cache(maxsize=256)
+def _shared(program: tuple[tuple[str, Call], ...]) -> tuple[tuple[str, Call], ...]:
+    return program
 
 
 def _groups(evidence: EvidenceTaken) -> dict[str, Group]:
@@ -156,12 +178,8 @@ def _creating(groups: tuple[GroupCreation, ...]) -> Creation | None:
     return None
 
 
-def _label(groups: Mapping[str, Group], entry: Collective) -> str:
-    return (groups.get(entry.pg) or Group(name=entry.pg, desc=entry.pg_desc)).label
-
-
 def _p2p_pending(evidence: EvidenceTaken, groups: Mapping[str, Group], op: PointToPoint) -> Pending:
-    group = groups.get(op.pg) or Group(name=op.pg, desc=op.pg_desc)
+    group = groups.get(op.pg) or _undeclared(op.pg, op.pg_desc)
     if op.tag:  # messages of one tag match each other alone
         group = replace(group, name=_tagged(op))
     members = tuple(rank for rank in group.ranks or () if rank != evidence.rank)
@@ -202,6 +220,10 @@ class _Track:
         if self.first < 0:
             self.first = seq
         at = seq - self.first
+        if at == len(self.calls):
+            self.calls.append(call)
+            self.sites.append(site)
+            return
         if at < 0:
             return
         self.calls.extend([None] * (at + 1 - len(self.calls)))

@@ -26,7 +26,8 @@ from harness.worker.digests.layouts import Group, Models
 from harness.worker.digests.pace import Pace, scattered
 
 SLICES = 8
-"""Of the optimizer's state: one is digested at a look."""
+"""Of the optimizer's state: one is digested at a look, and all of them at the first one, that
+later ones have something to differ from."""
 _LEARNING = 4
 """Looks after which what the program reduces by hand is known."""
 
@@ -42,10 +43,11 @@ class Watched:
         self._pace = pace
         self._deeds = deeds
         self._whole = layouts.of_optimizer(optimizer)
-        self._parameters = Book(teller, PARAMETERS, number)
-        self._gradients = Book(teller, GRADIENTS, number)
-        self._states = [Book(teller, STATE, number * SLICES + at) for at in range(SLICES)]
-        self._resting = [Book(teller, AT_REST, number * SLICES + at) for at in range(SLICES)]
+        self._parameters = Book(teller, PARAMETERS, number, clock=number)
+        self._gradients = Book(teller, GRADIENTS, number, clock=number)
+        slices = [number * SLICES + at for at in range(SLICES)]
+        self._states = [Book(teller, STATE, each, clock=number) for each in slices]
+        self._resting = [Book(teller, AT_REST, each, clock=number) for each in slices]
         self._buffers = Book(teller, BUFFERS, number)
         self._known: dict[int, Entry] = {}
         self._models = Models(())
@@ -117,10 +119,16 @@ class Watched:
         self, optimizer: Any, parameters: Sequence[Any], books: Sequence[Book]
     ) -> None:
         slices = min(SLICES, len(parameters))
-        if not slices:
-            return
-        at = scattered(self.count, slices)
-        named = _state_of(optimizer, parameters[at::slices])
+        turn = scattered(self.count, slices)
+        for at in range(slices) if self._whole_state else [turn][:slices]:
+            self._look_at_slice(optimizer, parameters[at::slices], books[at])
+
+    @property
+    def _whole_state(self) -> bool:
+        return self.count == 1
+
+    def _look_at_slice(self, optimizer: Any, parameters: Sequence[Any], book: Book) -> None:
+        named = _state_of(optimizer, parameters)
 
         def entries() -> list[Entry]:
             owners = self._entries([parameter for parameter, _, _ in named])
@@ -135,7 +143,7 @@ class Watched:
 
         if named:
             owners = [parameter for parameter, _, _ in named]
-            books[at].look([value for _, _, value in named], owners, entries, self.count)
+            book.look([value for _, _, value in named], owners, entries, self.count)
 
     def _close_up(self, optimizer: Any) -> None:
         """Answer what is asked of parameters and state, whether or not they are looked at now."""

@@ -1,0 +1,277 @@
+"""Ten thousand ranks on one controller: what does it cost, and does it keep up?
+
+    .venv/bin/python bench/scale.py [--agents 8,64,512,2048] [--hz 1] [--seconds 10] [--times 2]
+
+A real controller on one core, agents over real gRPC from another process (bench/scale_agents.py):
+each has a connection of its own and reports 8 ranks HZ times a second. After a while one rank hangs
+and all others come to wait; the verdict must name it. Prints Markdown, writes
+bench/results/scale.md; exits 1 when a verdict was missing or wrong.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scale_world import RUN, World
+from tui_world import PER_NODE
+
+from harness import events as e
+from harness import journal
+from harness.config import Job
+from harness.policy import Policy
+
+HERE = Path(__file__).resolve().parent
+_START_SECONDS, _SETTLE_SECONDS, _VERDICT_SECONDS = 180.0, 5.0, 60.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run of so many ranks. CPU in parts of a core, times in seconds, memory in bytes."""
+
+    ranks: int
+    started: float
+    """From the first join until every rank has told of itself: CPU of the controller."""
+    cpu: float
+    reports: float
+    """Of agents, a second."""
+    median: float
+    p99: float
+    late: float
+    """Share of reports that the simulated agents themselves sent late."""
+    memory: int
+    growth: float
+    """Of the journal, bytes a second."""
+    verdict: float
+    looked: float
+    """Of it, from the order to look until all evidence was in the journal."""
+    look_bytes: int
+    right: bool
+
+
+class Controller:
+    """A controller process of a run with `agents` nodes, on the first core of this process."""
+
+    def __init__(self, folder: Path, agents: int, hz: float, profile: str) -> None:
+        run_dir = folder / RUN
+        run_dir.mkdir(parents=True)
+        self.journal = run_dir / journal.FILE_NAME
+        job = Job(
+            run=RUN, runs_dir=str(folder), script="train.py", python=sys.executable,
+            nnodes=agents, nproc_per_node=PER_NODE, policy=Policy(pulse_interval=1 / hz, agent_timeout=60.0),
+            cwd=str(folder),
+        )  # fmt: skip
+        job.write(run_dir / "job.json")
+        read_end, write_end = os.pipe()
+        program = ["-m", "harness.controller"]
+        if profile:
+            program = ["-m", "cProfile", "-o", profile, *program]
+        program += ["--run-dir", str(run_dir), "--bind", "127.0.0.1:0", "--ready-fd"]
+        core = min(os.sched_getaffinity(0))
+        self.process = subprocess.Popen(
+            [sys.executable, *program, str(write_end)],
+            pass_fds=[write_end],
+            stdin=subprocess.PIPE,
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        )
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as file:
+            self.address = str(json.loads(file.read())["address"])
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def memory(self) -> int:
+        """Resident, without pages of files."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.partition("RssAnon:")[2].split()[0]) << 10
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()  # to it, its launcher is gone
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextmanager
+def agents_of(address: str, agents: int, hz: float) -> Iterator["subprocess.Popen[str]"]:
+    simulated = subprocess.Popen(
+        [sys.executable, str(HERE / "scale_agents.py"), address, str(agents), str(hz)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield simulated
+    finally:
+        assert simulated.stdin is not None
+        simulated.stdin.close()
+        simulated.wait(30)
+
+
+def ask(simulated: "subprocess.Popen[str]", line: str) -> dict[str, Any]:
+    assert simulated.stdin is not None
+    assert simulated.stdout is not None
+    simulated.stdin.write(f"{line}\n")
+    simulated.stdin.flush()
+    told: dict[str, Any] = json.loads(simulated.stdout.readline())
+    return told
+
+
+def grown_by(path: Path, word: bytes, count: int, seconds: float) -> None:
+    """Wait until the journal has `count` lines with `word`."""
+    deadline, seen = time.monotonic() + seconds, 0
+    with path.open("rb") as file:
+        rest = b""
+        while seen < count and time.monotonic() < deadline:
+            chunk = rest + file.read()
+            lines, _, rest = chunk.rpartition(b"\n")
+            seen += lines.count(word)
+            time.sleep(0.05)
+    if seen < count:
+        raise RuntimeError(f"{seen} of {count} {word.decode()} within {seconds:g} s")
+
+
+def measure(agents: int, hz: float, seconds: float, folder: Path, profile: str) -> Measured:
+    controller = Controller(folder, agents, hz, profile)
+    ranks = agents * PER_NODE
+    try:
+        began = controller.cpu_seconds()
+        with agents_of(controller.address, agents, hz) as simulated:
+            grown_by(controller.journal, b'"type":"WorkerStarted"', ranks, _START_SECONDS)
+            started = controller.cpu_seconds() - began
+            time.sleep(_SETTLE_SECONDS)
+            ask(simulated, "told")
+            cpu, size = controller.cpu_seconds(), controller.journal.stat().st_size
+            began = time.monotonic()
+            time.sleep(seconds)
+            passed = time.monotonic() - began
+            told = ask(simulated, "told")
+            cpu = controller.cpu_seconds() - cpu
+            size = controller.journal.stat().st_size - size
+            memory = controller.memory()
+            hung_ns = ask(simulated, "hang")["at_ns"]
+            grown_by(controller.journal, b'"type":"IncidentOpened"', 1, _VERDICT_SECONDS)
+    finally:
+        controller.end()
+    opened, looked, look_bytes = judged(controller.journal)
+    verdict = opened.event.incident.verdict
+    return Measured(
+        ranks=ranks, started=started, cpu=cpu / passed, reports=told["reports"] / passed,
+        median=told["median"], p99=told["p99"], late=told["late"] / max(1, told["reports"]),
+        memory=memory, growth=size / passed,
+        verdict=(opened.stamp.wall_ns - hung_ns) / 1e9, looked=looked, look_bytes=look_bytes,
+        right=verdict.first_failing == (World(agents).stuck,),
+    )  # fmt: skip
+
+
+def judged(path: Path) -> tuple[Any, float, int]:
+    """The record of the incident; how long the look took that led to it, and its bytes."""
+    asked_ns = done_ns = size = 0
+    with path.open("rb") as file:
+        for line in file:
+            size += len(line) if b'"type":"EvidenceTaken"' in line[:300] else 0
+    for record in journal.read(path):
+        if isinstance(record.event, e.OrderGiven) and b"CollectEvidence" in repr(
+            record.event.order
+        ).encode():
+            asked_ns = asked_ns or record.stamp.wall_ns
+        if isinstance(record.event, e.IncidentOpened):
+            done_ns = record.stamp.wall_ns
+            return record, (done_ns - asked_ns) / 1e9, size
+    raise RuntimeError("no incident in the journal")
+
+
+def row(of: list[Measured], first: Measured) -> str:
+    """One line of the table: medians over `of`, cost of a rank beside that of `first`."""
+
+    def middle(name: str) -> float:
+        return statistics.median(getattr(it, name) for it in of)
+
+    ranks = of[0].ranks
+    share = (middle("cpu") / ranks) / (first.cpu / first.ranks)
+    verdicts = [it.verdict for it in of]
+    cells = [
+        f"{ranks:,}",
+        f"{middle('reports'):,.0f}",
+        f"{middle('cpu'):.1%}",
+        f"{middle('cpu') / ranks * 1e6:.0f}",
+        f"{share:.2f}",
+        f"{middle('started') / ranks * 1e3:.2f}",
+        f"{middle('median') * 1e3:.1f} / {middle('p99') * 1e3:.0f}",
+        f"{middle('memory') / 2**20:.0f}",
+        f"{middle('growth') / ranks:.0f}",
+        f"{statistics.median(verdicts):.2f} / {max(verdicts):.2f}",
+        f"{middle('looked'):.2f}",
+        f"{middle('look_bytes') / ranks:,.0f}",
+        f"{sum(it.right for it in of)} of {len(of)}",
+        f"{middle('late'):.0%}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+HEAD = """| ranks | reports a second | controller, of a core | µs of CPU a second and rank | beside the \
+first row | start, ms of CPU a rank | report to journal, median / p99 ms | memory, MiB | journal, \
+bytes a second and rank | hang to verdict, median / worst s | of it looking, s | evidence, bytes a \
+rank | right | late |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--agents", default="8,64,512,2048")
+    parser.add_argument("--hz", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--profile", default="", help="file for cProfile of the last controller")
+    parser.add_argument("--no-results", action="store_true", help="print only")
+    options = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    rows, good, first = [HEAD], True, None
+    for agents in map(int, options.agents.split(",")):
+        done = []
+        for _ in range(options.times):
+            with tempfile.TemporaryDirectory(prefix="harness-scale-") as name:
+                one = measure(agents, options.hz, options.seconds, Path(name), options.profile)
+            print(one, file=sys.stderr, flush=True)
+            done.append(one)
+        first = first or done[0]
+        good = good and all(it.right for it in done)
+        rows.append(row(done, first))
+    text = "\n".join(
+        [
+            "# Ten thousand ranks on one controller",
+            "",
+            f"`bench/scale.py --agents {options.agents} --hz {options.hz:g} --times {options.times}`"
+            f", {os.cpu_count()} cores; the controller has one of them, its agents the rest. "
+            f"{PER_NODE} ranks an agent, one connection an agent, {options.hz:g} reports a second. "
+            "`late`: reports that the simulated agents could not send in time.",
+            "",
+            *rows,
+            "",
+        ]
+    )
+    if not options.no_results:
+        (HERE / "results" / "scale.md").write_text(text, encoding="utf-8")
+    print(text)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

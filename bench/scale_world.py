@@ -1,0 +1,202 @@
+"""The ranks of bench/scale.py: what a training on dp x pp x tp would tell, and show when it hangs.
+
+In every step a rank reduces over its tp group, then over its dp group, then over the world. In the
+hang one rank leaves out its reduction over tp: its neighbours wait there, their neighbours in dp one
+operation later, and everybody else, itself among them, in that of the world.
+"""
+
+import time
+from dataclasses import replace
+
+import msgspec
+from tui_world import PER_NODE
+
+from harness import events as e
+from harness.collectives import Collective
+from harness.incidents import Where
+from harness.sightings import Activity, Frame, ProcessFacts, Pulse, RankArrivals
+from harness.topology import Mesh
+
+RUN = "scale"
+STEP_SECONDS = 0.25
+_TRAIN = "/home/u/train.py"
+_WAITS = Where(file=_TRAIN, line=34, function="train")
+_C10D = "/site-packages/torch/distributed/distributed_c10d.py"
+_HUNG_STEP = 1000
+"""The step that hangs, as flight records count: they are made before the clock runs."""
+_PHASES = ("tp", "dp", "default_pg")
+
+
+class World:
+    """`nodes` nodes of PER_NODE ranks; the innermost axis is as long as a node is large."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes, self.size = nodes, nodes * PER_NODE
+        pp = 4 if nodes >= 8 else 1
+        self.mesh = Mesh(names=("dp", "pp", "tp"), sizes=(nodes // pp, pp, PER_NODE))
+        self.hung = False
+        self.stuck = self.size // 2 + 3
+        self._began = time.time_ns()
+        self._hung_ns = 0
+        self._encoder = msgspec.json.Encoder()
+        self._place = [self.mesh.coordinates(rank) for rank in range(self.size)]
+        self._told: dict[int, int] = {}
+        self._kept: dict[tuple[int, int], bytes] = {}
+
+    def encode(self, event: e.Event) -> bytes:
+        return self._encoder.encode(event)
+
+    def record(self, source: str, seq: int, name: str, event: bytes) -> bytes:
+        """A line as `codec.encode` makes it of a record stamped now."""
+        stamp = (
+            f'{{"stamp":{{"run":"{RUN}","attempt":0,"source":"{source}","seq":{seq},"wall_ns":'
+            f'{time.time_ns()},"mono_ns":{time.monotonic_ns()}}},"type":"{name}","event":'
+        )
+        return stamp.encode() + event + b"}"
+
+    def hang(self) -> None:
+        """From now on nobody makes progress."""
+        self.hung, self._hung_ns = True, time.time_ns()
+
+    def prepare(self) -> None:
+        """Make what looks will show: it takes seconds."""
+        for rank in range(self.size):
+            self._evidence(rank, 64 if self.size <= 64 else 16 if self.size <= 1024 else 8)
+
+    @property
+    def step(self) -> int:
+        """Steps that all have completed."""
+        end = self._hung_ns or time.time_ns()
+        return int((end - self._began) / 1e9 / STEP_SECONDS)
+
+    # --- events, encoded ---------------------------------------------------------------------
+
+    def start(self, node: int) -> list[tuple[str, bytes]]:
+        """What an agent reports until its ranks train."""
+        said: list[e.Event] = []
+        for local in range(PER_NODE):
+            rank = node * PER_NODE + local
+            place = self._place[rank]
+            said.append(
+                e.WorkerStarted(
+                    rank=rank, local_rank=local, node_rank=node, pid=20_000 + rank,
+                    launched_by="zygote",
+                )
+            )  # fmt: skip
+            said.append(
+                e.MeshDeclared(
+                    rank=rank, names=self.mesh.names, sizes=self.mesh.sizes,
+                    coordinates=tuple(place.values()),
+                )
+            )  # fmt: skip
+            said += self._made(rank)
+        return [(type(event).__name__, self.encode(event)) for event in said]
+
+    def pulses(self, node: int) -> bytes:
+        """Of all ranks of `node`; of none when nothing has changed, as agents do."""
+        step, now = self.step, time.time_ns()
+        if self._told.get(node) == step:
+            return self.encode(e.PulsesRead(node_rank=node, pulses=()))
+        self._told[node] = step
+        pulse = Pulse(
+            rank=0, step=step, phase="step", heartbeat_ns=time.monotonic_ns(), step_ns=now,
+            loss=2.5, tokens=step * 4096, total_steps=100_000, collectives=3 * step,
+        )  # fmt: skip
+        first = node * PER_NODE
+        pulses = tuple(replace(pulse, rank=first + local) for local in range(PER_NODE))
+        return self.encode(e.PulsesRead(node_rank=node, pulses=pulses))
+
+    def arrivals(self, node: int, count: int) -> bytes:
+        """A node's ranks came to eight collectives of their group, one after the other."""
+        first = max(0, self.step * 3 - 24)
+        records = tuple(range(first, first + 24, 3))
+        seqs = tuple(record // 3 for record in records)
+        ranks = tuple(
+            RankArrivals(
+                rank=node * PER_NODE + local, records=records, groups=(0,) * 8, seqs=seqs,
+                entered_us=tuple(1000 * at + local for at in range(8)), calls=(0,) * 8,
+            )
+            for local in range(PER_NODE)
+        )  # fmt: skip
+        return self.encode(
+            e.ArrivalsRead(
+                node_rank=node, base_ns=time.time_ns(), groups=(self._pg("tp", node * PER_NODE),),
+                ops=("all_reduce",), ranks=ranks, calls=("all_reduce 8192 float",),
+            )
+        )  # fmt: skip
+
+    def evidence(self, node: int, collection: int, most: int) -> list[tuple[str, bytes]]:
+        """What a look at the ranks of `node` shows."""
+        began = f'{{"collection":{collection},'.encode()
+        seen = []
+        for rank in range(node * PER_NODE, (node + 1) * PER_NODE):
+            taken = self._evidence(rank, most)
+            seen.append(("EvidenceTaken", began + taken.partition(b",")[2]))
+        complete = e.EvidenceComplete(collection=collection, node_rank=node, seconds=0.41)
+        return [*seen, ("EvidenceComplete", self.encode(complete))]
+
+    # --- the hang ----------------------------------------------------------------------------
+
+    def _evidence(self, rank: int, most: int) -> bytes:
+        if (rank, most) not in self._kept:
+            self._kept[rank, most] = self.encode(self._seen(rank, most))
+        return self._kept[rank, most]
+
+    def _seen(self, rank: int, most: int) -> e.EvidenceTaken:
+        """Evidence of `rank`: the operations that it has finished, and the one that it is in."""
+        last = _HUNG_STEP * 3 + self._reached(rank)
+        left_out = _HUNG_STEP * 3 if rank == self.stuck else -1
+        records = [
+            self._operation(rank, number, number - (number > left_out >= 0), retired=number < last)
+            for number in range(max(0, last - most + 1), last + 1)
+            if number != left_out
+        ]
+        frames = (
+            Frame(file=_C10D, line=3252, function="all_reduce"),
+            Frame(file=_TRAIN, line=_WAITS.line, function=_WAITS.function),
+        )
+        return e.EvidenceTaken(
+            collection=0, rank=rank,
+            process=ProcessFacts(
+                state="S", wchan="futex_do_wait", cpu_seconds=9.0, rss_bytes=1 << 30, threads=14
+            ),
+            frames=frames, frames_by="py-spy", user_frame=_WAITS,
+            collectives=tuple(records), advanced=False, cpu_delta=0.0, looked_apart=0.4,
+            activity=Activity(seconds=0.41),
+        )  # fmt: skip
+
+    def _reached(self, rank: int) -> int:
+        """0: the reduction over tp of the step that hangs, 1: over dp, 2: over the world."""
+        mine, odd = self._place[rank], self._place[self.stuck]
+        if rank // PER_NODE == self.stuck // PER_NODE:
+            return 2 if rank == self.stuck else 0
+        return 1 if mine["pp"] == odd["pp"] and mine["tp"] != odd["tp"] else 2
+
+    def _operation(self, rank: int, number: int, record: int, *, retired: bool) -> Collective:
+        kind, seq = _PHASES[number % 3], number // 3
+        return Collective(
+            record_id=record, pg=self._pg(kind, rank), pg_desc=kind, seq_id=seq,
+            op="gloo:all_reduce", sizes=((8192,),), dtypes=("Float",), state="scheduled",
+            retired=retired, created_ns=self._began + number * 80_000_000,
+        )  # fmt: skip
+
+    def _made(self, rank: int) -> list[e.Event]:
+        """The groups of which `rank` is the lowest member."""
+        place, (dp, pp, tp) = self._place[rank], self.mesh.sizes
+        column = range(place["pp"] * tp + place["tp"], self.size, pp * tp)
+        first = [("tp", range(rank, rank + tp), place["tp"] == 0)]
+        first += [("dp", column, place["dp"] == 0), ("default_pg", range(self.size), rank == 0)]
+        return [
+            e.GroupCreated(rank=rank, pg=self._pg(kind, rank), pg_desc=kind, ranks=tuple(ranks))
+            for kind, ranks, lowest in first
+            if lowest
+        ]
+
+    def _pg(self, kind: str, rank: int) -> str:
+        """As torch numbers them: the same on all members."""
+        if kind == "default_pg":
+            return "0"
+        place, (_, pp, tp) = self._place[rank], self.mesh.sizes
+        if kind == "tp":
+            return str(1 + rank // tp)
+        return str(1 + self.nodes + place["pp"] * tp + place["tp"])
