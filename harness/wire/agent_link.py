@@ -17,7 +17,7 @@ from typing import Any
 from grpc.aio import AioRpcError
 
 from harness import codec
-from harness.errors import HarnessError, NodeFailure, PlatformError, Refused
+from harness.errors import HarnessError, NodeFailure, PlatformError, Refused, UsageError
 from harness.events import Event, PulsesRead, Record, Stamp
 from harness.orders import Command, Order, Shutdown
 from harness.version import version
