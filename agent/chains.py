@@ -17,7 +17,8 @@ _MOST_NAMED = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     """`own` are positions of tensors that this rank alone has; `columns`: it is of sums of columns,
-    which tell nothing where the sums of rows have told already."""
+    which tell nothing where the sums of rows have told already. Several may be of one site and
+    number: tensors of other groups or devices."""
 
     site: str
     number: int
@@ -31,8 +32,8 @@ class Chain:
 
     def __init__(self) -> None:
         self._plans: dict[int, _Plan] = {}
-        self._left: dict[tuple[str, int, bool], Values] = {}
-        """By site, number and whether columns: as it was at the end of a step."""
+        self._left: dict[tuple[str, int, tuple[str, ...]], Values] = {}
+        """By site, number and names: as it was at the end of a step."""
         self._changed: tuple[str, int, int] | None = None
         """Site, number and count of the last look that was not as it had been left."""
         self._looks = 0
@@ -61,12 +62,12 @@ class Chain:
         if plan is None or not plan.own:
             return None
         if plan.site == STATE or (plan.site == PARAMETERS and values.count % 2):
-            self._left[plan.site, plan.number, plan.columns] = values
+            self._left[plan.site, plan.number, plan.names] = values
             return None
         if plan.site not in (AT_REST, PARAMETERS):
             return None
         site = STATE if plan.site == AT_REST else PARAMETERS
-        left = self._left.get((site, plan.number, plan.columns))
+        left = self._left.get((site, plan.number, plan.names))
         follows = values.count - (plan.site == PARAMETERS)
         if left is None or left.count != follows or len(left.digests) != len(values.digests):
             return None

@@ -176,6 +176,8 @@ class Agent:
                 self._in_background(self._watch.set_aside(order))
             case o.TellDigests() | o.LookClosely() | o.CertifyCheckpoint():
                 self._digests.obey(order)
+            case o.HoldCheckpoint():
+                torn.hold(order, self._console.notice)
             case o.KeepMemory():
                 self._in_background(self._keep_memory(order))
             case o.StopAtStep():

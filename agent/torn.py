@@ -4,11 +4,14 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
+from harness import checkpointdir
 from harness.agent import filecheck
 from harness.checkpointnames import SUFFIXES, is_data, is_unfinished
+from harness.checkpoints import attempt_name
 from harness.events import FilesSetAside
-from harness.orders import SetAside
+from harness.orders import HoldCheckpoint, SetAside
 
 
 def among(paths: Iterable[str]) -> tuple[str, ...]:
@@ -40,9 +43,20 @@ def carry_out(order: SetAside, node_rank: int, say: Callable[[str], None]) -> Fi
             continue
         moved.append(target)
         say(f"harness: {path} is set aside as {os.path.basename(target)}")
+    gone = tuple(path for path in order.good if not os.path.lexists(by_its_name_now(path)))
     return FilesSetAside(
-        node_rank=node_rank, attempt=order.attempt, moved=tuple(moved), failed=tuple(failed)
-    )
+        node_rank=node_rank, attempt=order.attempt, moved=tuple(moved), failed=tuple(failed),
+        gone=gone,
+    )  # fmt: skip
+
+
+def hold(order: HoldCheckpoint, say: Callable[[str], None]) -> None:
+    """Keep retention from the checkpoint of `order`; aloud where that cannot be."""
+    try:
+        checkpointdir.hold(Path(order.path), attempt_name(os.getpid(), order.attempt))
+    except OSError as error:
+        why = error.strerror or str(error)
+        say(f"harness: {order.path} cannot be held, so retention may delete it: {why}")
 
 
 def by_its_name_now(path: str) -> str:

@@ -1,26 +1,29 @@
 """What a layout costs: step time beside a plain DDP loop on the same model in the same run, and
 memory per rank beside the formulas.
 
-    .venv/bin/python bench/trainer.py [--ranks 4] [--rounds 8] [--only ddp,tp4] [--no-results]
+    .venv/bin/python bench/trainer.py [--ranks 4] [--rounds 8] [--only ddp,tp] [--no-results]
 
-For every layout the ranks are forked anew. They build the layout, take steps, and note the most
-memory that the process came to hold beyond what it held before; then a plain loop
-(DistributedDataParallel, AdamW, nothing else) joins on the same model, and both take turns, so that
-neighbours slow both. Seconds are of the slowest rank; CPU seconds are of the mean rank and do not
-depend on neighbours. Prints Markdown, writes bench/results/trainer.md.
+For every layout the ranks are forked anew, twice. First they build it for a larger model, take two
+steps, and note the most memory that the process came to hold beyond what it held before. Then they
+build it for a smaller one, a plain loop (DistributedDataParallel, AdamW, nothing else) joins on the
+same model, and both take turns, so that neighbours slow both. Seconds are of the slowest rank; CPU
+seconds are of the mean rank and do not depend on neighbours. Prints Markdown, writes
+bench/results/trainer.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +34,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from harness import plan  # noqa: E402
-from harness.trainer import data, mesh, model, moe, optim  # noqa: E402
+from harness.trainer import data, mesh, model, optim  # noqa: E402
 from harness.trainer.assemble import Assembly, assemble  # noqa: E402
 from harness.trainer.compose import layout  # noqa: E402
-from harness.trainer.config import Config  # noqa: E402
+from harness.trainer.config import Config, Layout  # noqa: E402
 from harness.trainer.flags import parse  # noqa: E402
 from harness.trainer.pipeline import token_loss  # noqa: E402
 
@@ -43,9 +46,11 @@ MODEL = (
     "--d-model 256 --layers 8 --heads 8 --seq-len 64 --global-batch 8 --warmup 0 --device cpu "
     "--clip 0"
 )
+LARGER = "--d-model 512"
+"""So that parameters weigh more than what a process takes for code and buffers."""
 LAYOUTS: dict[str, tuple[str, str]] = {
-    "fully_shard": ("fully_shard, replicated", ""),
     "ddp": ("DDP in the trainer", "--ddp"),
+    "fully_shard": ("fully_shard, replicated", ""),
     "zero1": ("ZeRO-1", "--dp-shard {n} --zero 1"),
     "zero2": ("ZeRO-2", "--dp-shard {n} --zero 2"),
     "zero3": ("ZeRO-3", "--dp-shard {n} --zero 3"),
@@ -61,20 +66,29 @@ LAYOUTS: dict[str, tuple[str, str]] = {
     "bf16": ("ZeRO-3, bf16", "--dp-shard {n} --zero 3 --precision bf16"),
 }
 _WARM = 2
+_MMAP_THRESHOLD = -3
+"""M_MMAP_THRESHOLD of malloc.h."""
+MIB = 2**20
 Act = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Seconds and CPU seconds of a step of both, bytes of this rank, the pipeline's idle share."""
+    """Seconds and CPU seconds of a step of both, the pipeline's idle share."""
 
     seconds: list[float]
     plain: list[float]
     cpu: list[float]
     plain_cpu: list[float]
+    bubble: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Bytes of this rank: its states at rest, and the most that it held."""
+
     states: int
     peak: int
-    bubble: float
 
 
 def memory(field: str) -> int:
@@ -122,23 +136,36 @@ def timed(act: Act) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - cpu
 
 
-def measure(rank: int, ranks: int, flags: str, rounds: int) -> Measured:
-    config = parse([*MODEL.split(), *flags.split()])
-    sizes = layout(config, ranks)
-    source = data.Batches(
-        data.corpus(), seq_len=config.model.seq_len, global_batch=config.data.global_batch, seed=0
-    )
+def held(rank: int, ranks: int, flags: str) -> Held:
+    """What two steps of the larger model take."""
+    config, source, sizes = prepared(f"{flags} {LARGER}", ranks)
+    # Freed tensors go back to the system at once: what is held is then what lives.
+    ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 16)
     dist.barrier()
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
     before = memory("VmRSS")
     made = assemble(config, sizes, torch.device("cpu"), source.tokens_per_step)
-    assert not moe.mixtures(made.parts)
-    ours = layout_loop(made, config, source, sizes.dp)
+    step = layout_loop(made, config, source, sizes.dp)
     for _ in range(_WARM):
-        ours()
-    peak, states = memory("VmHWM") - before, optim.state_bytes(made.optimizer)
+        step()
+    return Held(states=optim.state_bytes(made.optimizer), peak=memory("VmHWM") - before)
+
+
+def prepared(flags: str, ranks: int) -> tuple[Config, data.Batches, Layout]:
+    config = parse([*MODEL.split(), *flags.split()])
+    source = data.Batches(
+        data.corpus(), seq_len=config.model.seq_len, global_batch=config.data.global_batch, seed=0
+    )
+    return config, source, layout(config, ranks)
+
+
+def timings(rank: int, ranks: int, flags: str, rounds: int) -> Measured:
+    config, source, sizes = prepared(flags, ranks)
+    made = assemble(config, sizes, torch.device("cpu"), source.tokens_per_step)
+    ours = layout_loop(made, config, source, sizes.dp)
     theirs = plain_loop(config, source, rank, ranks)
     for _ in range(_WARM):
+        ours()
         theirs()
     took: list[list[float]] = [[], [], [], []]
     idle = []
@@ -153,24 +180,20 @@ def measure(rank: int, ranks: int, flags: str, rounds: int) -> Measured:
         plain=took[1],
         cpu=took[2],
         plain_cpu=took[3],
-        states=states,
-        peak=peak,
         bubble=statistics.median(idle),
     )
 
 
-def _rank(rank: int, ranks: int, flags: str, rounds: int, folder: Path) -> None:
+def _rank(rank: int, ranks: int, act: Callable[[int, int], Any], folder: Path) -> None:
     store = dist.FileStore(str(folder / "store"), ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     mesh.prepare(torch.device("cpu"), threads=1, deterministic=False)
-    found = measure(rank, ranks, flags, rounds)
-    names = Measured.__slots__
-    (folder / f"{rank}.json").write_text(json.dumps({n: getattr(found, n) for n in names}))
+    (folder / f"{rank}.json").write_text(json.dumps(asdict(act(rank, ranks))))
     dist.barrier()
 
 
-def run(ranks: int, flags: str, rounds: int) -> list[Measured]:
-    """All ranks' measurements. Raises RuntimeError when one fails."""
+def run(ranks: int, act: Callable[[int, int], Any]) -> list[dict[str, Any]]:
+    """What `act` gives on each rank. Raises RuntimeError when one fails."""
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as name:
         pids = []
         for rank in range(ranks):
@@ -178,15 +201,16 @@ def run(ranks: int, flags: str, rounds: int) -> list[Measured]:
             if pid == 0:
                 code = 1
                 try:
-                    _rank(rank, ranks, flags, rounds, Path(name))
+                    _rank(rank, ranks, act, Path(name))
                     code = 0
+                except BaseException:
+                    traceback.print_exc()
                 finally:  # not through torch's teardown, which can deadlock
                     os._exit(code)
             pids.append(pid)
         if any([os.waitpid(pid, 0)[1] for pid in pids]):
-            raise RuntimeError(f"a rank of {flags!r} failed")
-        files = [Path(name) / f"{rank}.json" for rank in range(ranks)]
-        return [Measured(**json.loads(file.read_text())) for file in files]
+            raise RuntimeError("a rank failed")
+        return [json.loads((Path(name) / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
 def expected(config: Config, ranks: int) -> float:
@@ -197,46 +221,86 @@ def expected(config: Config, ranks: int) -> float:
     return plan.fsdp2_states(here, dp=sizes.fsdp).total
 
 
-def row(name: str, ranks: int, rounds: int) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One layout: both measurements of all ranks, and bytes of states by the plan."""
+
+    what: str
+    config: Config
+    times: list[Measured]
+    memory: list[Held]
+    plan: float
+
+    @property
+    def peak(self) -> int:
+        return max(rank.peak for rank in self.memory)
+
+
+def row(name: str, ranks: int, rounds: int) -> Row:
     what, flags = LAYOUTS[name]
     flags = flags.format(n=ranks, half=ranks // 2)
-    found = run(ranks, flags, rounds)
+    larger = flags if "--ddp" in flags else f"{flags} --meta-init"
+    config = prepared(f"{flags} {LARGER}", ranks)[0]
+    return Row(
+        what=what,
+        config=config,
+        memory=[Held(**one) for one in run(ranks, lambda r, n: held(r, n, larger))],
+        times=[Measured(**one) for one in run(ranks, lambda r, n: timings(r, n, flags, rounds))],
+        plan=expected(config, ranks),
+    )
+
+
+def told(row: Row, ddp: Row | None) -> str:
+    """A line of the table; `ddp` is what its memory is held against."""
 
     def slowest(field: str) -> float:
-        return statistics.median(map(max, zip(*(getattr(m, field) for m in found), strict=True)))
+        return statistics.median(
+            map(max, zip(*(getattr(m, field) for m in row.times), strict=True))
+        )
 
     def mean(field: str) -> float:
-        return statistics.mean(statistics.median(getattr(m, field)) for m in found)
+        return statistics.mean(statistics.median(getattr(m, field)) for m in row.times)
 
-    ours, plain, cpu = slowest("seconds"), slowest("plain"), mean("cpu")
-    config = parse([*MODEL.split(), *flags.split()])
-    bubble = "" if config.parallel.pp == 1 else f"{statistics.mean(m.bubble for m in found):.2f}"
-    cells: list[Any] = [what, f"{ours:.3f}", f"{ours / plain:.2f}", f"{cpu:.3f}"]
-    cells += [f"{cpu / mean('plain_cpu'):.2f}", bubble]
-    cells += [f"{max(m.states for m in found) / 2**20:.1f}"]
-    cells += [f"{expected(config, ranks) / 2**20:.1f}", f"{max(m.peak for m in found) / 2**20:.0f}"]
-    return "| " + " | ".join(map(str, cells)) + " |"
+    ours, cpu = slowest("seconds"), mean("cpu")
+    piped = row.config.parallel.pp > 1
+    cells = [row.what, f"{ours:.3f}", f"{ours / slowest('plain'):.2f}", f"{cpu:.3f}"]
+    cells += [f"{cpu / mean('plain_cpu'):.2f}"]
+    cells += [f"{statistics.mean(m.bubble for m in row.times):.2f}" if piped else ""]
+    cells += [f"{max(m.states for m in row.memory) / MIB:.1f}", f"{row.plan / MIB:.1f}"]
+    cells += [f"{row.peak / MIB:.0f}"]
+    if ddp is not None and ddp is not row:
+        cells += [f"{(ddp.peak - row.peak) / MIB:.0f}", f"{(ddp.plan - row.plan) / MIB:.0f}"]
+    return "| " + " | ".join(cells) + " |" + " |" * (11 - len(cells))
 
 
-def report(options: argparse.Namespace, rows: list[str]) -> str:
-    count = model.parameter_count(parse(MODEL.split()).model)
+def report(options: argparse.Namespace, rows: dict[str, Row], load: float) -> str:
+    small, large = (
+        model.parameter_count(parse([*MODEL.split(), *more.split()]).model) for more in ("", LARGER)
+    )
     return "\n".join(
         [
             "# What a layout costs",
             "",
             f"`bench/trainer.py --ranks {options.ranks} --rounds {options.rounds}`, "
-            f"{os.cpu_count()} cores, torch {torch.__version__}; {count:,} parameters, 8 sequences "
-            "of 64 tokens a step, in single precision but for bf16. x DDP: the time over that of a "
-            "plain DistributedDataParallel loop on the same model, in turns with it in the same "
-            "processes. CPU: seconds of one rank. States: parameters, gradients and optimizer "
-            "state of the fullest rank at rest, and what `harness.plan` says. Peak: the most "
-            "memory beyond what the process held before, after two steps. Ranks share the cores, "
-            "so what a pipeline rank is idle holds all that it waits for.",
+            f"{os.cpu_count()} cores, load average up to {load:.0f} with its "
+            f"own {options.ranks} ranks, torch {torch.__version__}; 8 sequences of 64 tokens a "
+            "step, in single precision but for bf16.",
+            "",
+            f"Times, of {small:,} parameters: x DDP is the time over that of a plain "
+            "DistributedDataParallel loop on the same model, in turns with it in the same "
+            "processes; CPU is seconds of one rank. Ranks share the cores, so what a pipeline rank "
+            "is idle holds all that it waits for.",
+            "",
+            f"Memory, of {large:,} parameters, built on the meta device but for DDP: states are "
+            "parameters, gradients and optimizer state of the fullest rank at rest, and what "
+            "`harness.plan` says. Peak is the most memory beyond what the process held before, in "
+            "two steps: activations, gathered blocks and buffers too. Below DDP: how much less the "
+            "peak is than that of DDP, and how much less the states by the plan.",
             "",
             "| layout | step s | x DDP | CPU s | x DDP | idle in pp | states MiB | plan MiB "
-            "| peak MiB |",
-            "|---|---|---|---|---|---|---|---|---|",
-            *rows,
+            "| peak MiB | below DDP MiB | plan MiB |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
+            *(told(row, rows.get("ddp")) for row in rows.values()),
             "",
         ]
     )
@@ -249,13 +313,15 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(LAYOUTS), help="layouts, with commas between")
     parser.add_argument("--no-results", action="store_true", help="print only")
     options = parser.parse_args()
-    rows = []
+    rows: dict[str, Row] = {}
+    load = 0.0
     for name in options.only.split(","):
-        rows.append(row(name, options.ranks, options.rounds))
-        print(rows[-1], file=sys.stderr, flush=True)
+        rows[name] = row(name, options.ranks, options.rounds)
+        load = max(load, os.getloadavg()[0])
+        print(told(rows[name], rows.get("ddp")), file=sys.stderr, flush=True)
         if not options.no_results:  # what is known so far: the whole takes its time
-            RESULTS.write_text(report(options, rows), encoding="utf-8")
-    print(report(options, rows))
+            RESULTS.write_text(report(options, rows, load), encoding="utf-8")
+    print(report(options, rows, load))
     return 0
 
 

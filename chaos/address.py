@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from harness.chaos.plan import Planned
-from harness.errors import UsageError
+from harness.errors import FaultError
 from harness.faults import Fault
 from harness.state import RunState
 
@@ -24,7 +24,7 @@ def rank_at(at: Mapping[str, int], state: RunState) -> int:
     through in the mesh's order. Raises UsageError."""
     told = ", ".join(f"{axis}={value}" for axis, value in at.items())
     if not state.coordinates:
-        raise UsageError(f"{told}: the run has declared no mesh", help="give --rank")
+        raise FaultError(f"{told}: the run has declared no mesh", help="give --rank")
     places = {rank: _place(at, place, state) for rank, place in sorted(state.coordinates.items())}
     found = [
         rank
@@ -32,10 +32,10 @@ def rank_at(at: Mapping[str, int], state: RunState) -> int:
         if all(place[axis] == value for axis, value in at.items())
     ]
     if not found:
-        raise UsageError(f"no rank is at {told}")
+        raise FaultError(f"no rank is at {told}")
     if len(found) > 1:
         text = ", ".join(map(str, found))
-        raise UsageError(f"{told} is not one rank: {text} are there", help="name more axes")
+        raise FaultError(f"{told} is not one rank: {text} are there", help="name more axes")
     return found[0]
 
 
@@ -49,7 +49,7 @@ def _place(at: Mapping[str, int], place: Mapping[str, int], state: RunState) -> 
     for axis in at:
         parts = [axis] if axis in place else [each for each in place if each.startswith(f"{axis}_")]
         if not parts:
-            raise UsageError(f"the mesh has no axis {axis!r}", help=f"it has {', '.join(place)}")
+            raise FaultError(f"the mesh has no axis {axis!r}", help=f"it has {', '.join(place)}")
         number = 0
         for part in parts:
             number = number * sizes[part] + place[part]

@@ -45,7 +45,9 @@ _STOP_SECONDS = 10.0
 _CONTROLLER_SECONDS, _LEAVE_SECONDS = 10, 60.0
 """How long nodes go on without the head, and in what time they are gone by themselves."""
 _CALM_STEPS, _CALM_NS = 5, 5 * 10**9
-"""A fault that nothing has come of for so long is past."""
+_CALM_STEPS_MORE = 20
+"""A fault that nothing has come of for so many steps and so long, or for so many steps more, is
+past."""
 Say = Callable[[str], None]
 
 
@@ -116,8 +118,10 @@ class _Follower:
         if attempt.started_ns > fault.injected_ns:
             return True
         needed = max(kinds.find(fault.fault.kind).steps, _CALM_STEPS)
+        made = min(_steps(self.state)) - self.struck_at
         quiet = time.time_ns() - fault.injected_ns > _CALM_NS
-        return quiet and min(_steps(self.state)) >= self.struck_at + needed
+        # A run of quick steps would be over before the seconds are.
+        return made >= needed and (quiet or made >= needed + _CALM_STEPS_MORE)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -187,9 +191,11 @@ def _attend(
     seconds = _SHORTEST_LIMIT + _PER_STEP * steps + _PER_FAULT * len(plan.faults)
     limit = time.monotonic() + seconds
     waiting = list(plan.faults)
-    asked = 0
+    asked, started = 0, False
     while nodes[0].poll() is None:
         follower.look()
+        if not started and follower.state.attempts:  # a busy machine takes minutes to come to it
+            started, limit = True, time.monotonic() + seconds
         for planned in list(waiting):
             fault = addressed(planned, follower.state)
             if fault is None or not _may(planned, follower, asked):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.errors import UsageError
+from harness.errors import FaultError
 from harness.faults import ANY, Fault
 
 PACKAGE = "harness.chaos.faults"
@@ -95,7 +95,7 @@ def find(name: str) -> Kind:
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(
+        raise FaultError(
             f"no kind of fault is called {name!r}", help=f"{meant}harness chaos list shows all"
         )
     kind: Kind = importlib.import_module(f"{PACKAGE}.{name}").KIND
@@ -115,7 +115,7 @@ def values(kind: Kind, given: Mapping[str, str]) -> dict[str, Any]:
             near = difflib.get_close_matches(name, known, n=1)
             has = f"it has {', '.join(known)}" if known else "it has none"
             meant = f"did you mean {near[0]}? " if near else ""
-            raise UsageError(f"{kind.name} has no parameter {name!r}", help=f"{meant}{has}")
+            raise FaultError(f"{kind.name} has no parameter {name!r}", help=f"{meant}{has}")
     return {name: _value(kind, each, given) for name, each in known.items()}
 
 
@@ -127,7 +127,7 @@ def _value(kind: Kind, parameter: Parameter, given: Mapping[str, str]) -> str | 
         return type(parameter.default)(text)
     except ValueError:
         wanted = {int: "a whole number", float: "a number"}[type(parameter.default)]
-        raise UsageError(f"{kind.name}: {parameter.name} is {wanted}, not {text!r}") from None
+        raise FaultError(f"{kind.name}: {parameter.name} is {wanted}, not {text!r}") from None
 
 
 def check(fault: Fault) -> Kind:
@@ -135,16 +135,16 @@ def check(fault: Fault) -> Kind:
     kind = find(fault.kind)
     values(kind, fault.parameters)
     if kind.on_node and fault.rank != ANY:
-        raise UsageError(f"{kind.name} is done to a node, not to a rank", help="give --node")
+        raise FaultError(f"{kind.name} is done to a node, not to a rank", help="give --node")
     if not kind.on_node and fault.rank == ANY:
-        raise UsageError(f"{kind.name} is done to a rank", help="give --rank or --at")
+        raise FaultError(f"{kind.name} is done to a rank", help="give --rank or --at")
     if kind.on_node and (fault.step, fault.seq_id, fault.phase) != (None, None, ""):
-        raise UsageError(
+        raise FaultError(
             f"{kind.name} is done to a node, which has no steps of its own",
             help="say when with --seconds, or in a plan with `after`",
         )
     if fault.times < 1:
-        raise UsageError(f"{kind.name}: times is at least 1, not {fault.times}")
+        raise FaultError(f"{kind.name}: times is at least 1, not {fault.times}")
     return kind
 
 

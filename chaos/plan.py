@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.chaos import kinds
 from harness.chaos.workloads import Workload, workload
-from harness.errors import UsageError
+from harness.errors import FaultError, UsageError
 from harness.faults import ANY, Fault
 
 if sys.version_info >= (3, 11):
@@ -74,19 +74,19 @@ def check(plan: Plan) -> None:
         try:
             kind = kinds.check(given)
         except UsageError as error:
-            raise UsageError(f"fault {number}: {error.message}", help=error.help) from None
+            raise FaultError(f"fault {number}: {error.message}", help=error.help) from None
         if kind.on_node:
             nodes.add(max(fault.node, 0))
         else:
             ranks.add(tuple(sorted(planned.at.items())) if planned.at else fault.rank)
         world = plan.workload.world_size
         if not planned.at and not kind.on_node and not 0 <= fault.rank < world:
-            raise UsageError(
+            raise FaultError(
                 f"fault {number} ({fault.kind}): there is no rank {fault.rank}; "
                 f"the ranks are 0-{world - 1}"
             )
         if planned.after and planned.after not in AFTER:
-            raise UsageError(
+            raise FaultError(
                 f"fault {number} ({fault.kind}): after = {planned.after!r} is not known",
                 help=f"it is one of {', '.join(AFTER)}",
             )
@@ -97,7 +97,7 @@ def check(plan: Plan) -> None:
         ("faults", len(plan.faults), guard.faults),
     ):
         if count > most:
-            raise UsageError(
+            raise FaultError(
                 f"the plan harms {count} {what}, its guard allows {most}"
                 if what != "faults"
                 else f"the plan has {count} faults, its guard allows {most}",
@@ -118,14 +118,14 @@ def read(path: Path) -> Plan:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise FaultError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
+        raise FaultError(f"{path}: not TOML: {error}") from None
     try:
         plan = from_dict(raw, name=path.stem)
         check(plan)
     except UsageError as error:
-        raise UsageError(f"{path}: {error.message}", help=error.help) from None
+        raise FaultError(f"{path}: {error.message}", help=error.help) from None
     return plan
 
 
@@ -137,7 +137,7 @@ def from_dict(raw: Mapping[str, Any], *, name: str = "") -> Plan:
     seed = _whole(raw, "seed", 0)
     faults = raw.get("fault", [])
     if not isinstance(faults, list) or not all(isinstance(each, dict) for each in faults):
-        raise UsageError("faults are written as [[fault]]")
+        raise FaultError("faults are written as [[fault]]")
     guard = _table(raw, "guard")
     _known(guard, {"ranks", "nodes", "faults"}, "[guard]")
     return Plan(
@@ -152,7 +152,7 @@ def from_dict(raw: Mapping[str, Any], *, name: str = "") -> Plan:
 def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = raw.get(name, {})
     if not isinstance(found, dict):
-        raise UsageError(f"{name} is a table: write [{name}]")
+        raise FaultError(f"{name} is a table: write [{name}]")
     return found
 
 
@@ -163,19 +163,19 @@ def _known(raw: Mapping[str, Any], known: set[str], where: str) -> None:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             meant = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
-            raise UsageError(f"{where} has no {key!r}", help=meant)
+            raise FaultError(f"{where} has no {key!r}", help=meant)
 
 
 def _whole(raw: Mapping[str, Any], key: str, default: int) -> int:
     value = raw.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{key} is a whole number, not {value!r}")
+        raise FaultError(f"{key} is a whole number, not {value!r}")
     return value
 
 
 def _workload(run: Mapping[str, Any]) -> Workload:
     if "script" in run and "workload" in run:
-        raise UsageError("[run] has both a workload and a script", help="leave one out")
+        raise FaultError("[run] has both a workload and a script", help="leave one out")
     if "script" in run:
         base = Workload(name=Path(str(run["script"])).stem, script=str(run["script"]))
     else:
@@ -187,11 +187,11 @@ def _workload(run: Mapping[str, Any]) -> Workload:
     for key in ("args", "options"):
         if key in run:
             if not isinstance(run[key], list):
-                raise UsageError(f"{key} is a list of words")
+                raise FaultError(f"{key} is a list of words")
             changes[key] = tuple(map(str, run[key]))
     if "final" in run:
         if run["final"] not in ("files", "checkpoints", "none"):
-            raise UsageError(f"final is files, checkpoints or none, not {run['final']!r}")
+            raise FaultError(f"final is files, checkpoints or none, not {run['final']!r}")
         changes["final"] = run["final"]
     if "module" in run:
         changes["module"] = bool(run["module"])
@@ -202,26 +202,26 @@ def _fault(raw: Mapping[str, Any], number: int, seed: int) -> Planned:
     where = f"fault {number}"
     _known(raw, _FAULT_KEYS, where)
     if "kind" not in raw:
-        raise UsageError(f"{where} has no kind", help="harness chaos list shows all")
+        raise FaultError(f"{where} has no kind", help="harness chaos list shows all")
     values: dict[str, Any] = {"kind": str(raw["kind"]), "seed": seed}
     for key in ("rank", "step", "seq_id", "attempt", "node", "times", "seed"):
         if key in raw:
             values[key] = _whole(raw, key, 0)
     if "seconds" in raw:
         if not isinstance(raw["seconds"], int | float):
-            raise UsageError(f"{where}: seconds is a number")
+            raise FaultError(f"{where}: seconds is a number")
         values["seconds"] = float(raw["seconds"])
     if "phase" in raw:
         values["phase"] = str(raw["phase"])
     given = raw.get("parameters", {})
     if not isinstance(given, dict):
-        raise UsageError(f"{where}: parameters is a table")
+        raise FaultError(f"{where}: parameters is a table")
     values["parameters"] = {key: str(value) for key, value in given.items()}
     at = raw.get("at", {})
     if not isinstance(at, dict) or not all(isinstance(value, int) for value in at.values()):
-        raise UsageError(f"{where}: at is a table of coordinates, as {{ tp = 0, pp = 1 }}")
+        raise FaultError(f"{where}: at is a table of coordinates, as {{ tp = 0, pp = 1 }}")
     if at and "rank" in raw:
-        raise UsageError(f"{where} has both a rank and coordinates", help="leave one out")
+        raise FaultError(f"{where} has both a rank and coordinates", help="leave one out")
     return Planned(fault=Fault(**values), at=at, after=str(raw.get("after", "")))
 
 

@@ -4,6 +4,7 @@ A workload is a command line with `{folder}` where its files go. `final` says ho
 are compared bit for bit: by files that each rank wrote, or by the newest checkpoints.
 """
 
+import dataclasses
 import filecmp
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import UsageError
+from harness.errors import FaultError
 
 Final = Literal["files", "checkpoints", "none"]
 DDP = str(Path(__file__).resolve().parent / "scripts" / "plain_ddp.py")
@@ -68,19 +69,22 @@ def _trainer(name: str, flags: str, nproc: int, *has: str) -> Workload:
     )
 
 
+_DDP = Workload(
+    name="ddp",
+    script=DDP,
+    args=("{folder}",),
+    nproc=3,
+    final="files",
+    steps=30,
+    savers=(0,),
+    has=frozenset({"checkpoints", "loader", "replicas"}),
+)
+
 BUILT_IN: dict[str, Workload] = {
     each.name: each
     for each in (
-        Workload(
-            name="ddp",
-            script=DDP,
-            args=("{folder}",),
-            nproc=3,
-            final="files",
-            steps=30,
-            savers=(0,),
-            has=frozenset({"checkpoints", "loader", "replicas"}),
-        ),
+        _DDP,
+        dataclasses.replace(_DDP, name="nodes2", nproc=2, nodes=2),
         _trainer("dp2", "--dp 2", 2, "replicas"),
         _trainer("dp4", "--dp 4", 4, "replicas"),
         _trainer("dp8", "--dp 8", 8, "replicas"),
@@ -99,7 +103,7 @@ BUILT_IN: dict[str, Workload] = {
 def workload(name: str) -> Workload:
     """The built-in one of that name. Raises UsageError."""
     if name not in BUILT_IN:
-        raise UsageError(f"no workload is called {name!r}", help=f"there are {', '.join(BUILT_IN)}")
+        raise FaultError(f"no workload is called {name!r}", help=f"there are {', '.join(BUILT_IN)}")
     return BUILT_IN[name]
 
 

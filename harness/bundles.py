@@ -31,6 +31,8 @@ _LINES = 1 << 20
 class BundleError(UsageError):
     """A file that is no bundle, or cannot be written."""
 
+    code = "H302"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:

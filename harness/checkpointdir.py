@@ -16,6 +16,8 @@ from pathlib import Path
 from harness.checkpoints import Manifest, certified, decode, encode, expendable, objection
 
 MANIFEST = "manifest.json"
+HELD = "held"
+"""Says for whom a checkpoint must stay: numbers saved after it are being looked into."""
 _FOLDER = re.compile(r"step-(\d{6,})")
 _UNFINISHED = re.compile(r"step-\d{6,}\.tmp-\w+")
 _REPLACED = re.compile(r"(step-\d{6,})\.old")
@@ -176,6 +178,19 @@ def certify(path: Path, by: str) -> Manifest:
     return manifest
 
 
+def hold(path: Path, by: str) -> None:
+    """Have retention leave a checkpoint alone for as long as `by` saves here. Raises OSError."""
+    (path / HELD).write_text(by, encoding="utf-8")
+
+
+def held_by(path: Path) -> str:
+    """Empty where nobody holds it."""
+    try:
+        return (path / HELD).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def remove(path: Path) -> None:
     """Delete a checkpoint; it stops counting at once, should the rest be interrupted."""
     (path / MANIFEST).unlink(missing_ok=True)
@@ -188,12 +203,15 @@ def prune(
     keep: int,
     keep_every: int = 0,
     newest: int | None = None,
+    holder: str | None = None,
+    awaited: bool = False,
     check: bool = False,
     dry_run: bool = False,
 ) -> list[int]:
     """Delete what retention lets go; returns the steps, oldest first.
 
     Steps above `newest` were refused by the run that saves here now: they neither count nor go.
+    What somebody holds stays; of `holder`, only what that one does. `awaited` as of `expendable`.
     With `check`, files are read, and checkpoints with other bytes than were written neither count
     nor go. Raises OSError.
     """
@@ -205,7 +223,9 @@ def prune(
     if check:
         sound = [found for found in sound if not verify(found)]
     manifests = [found.manifest for found in sound if found.manifest is not None]
-    gone = expendable(manifests, keep=keep, keep_every=keep_every)
+    by = {found.step: held_by(found.path) for found in sound}
+    held = [step for step, who in by.items() if who and holder in (None, who)]
+    gone = expendable(manifests, keep=keep, keep_every=keep_every, held=held, awaited=awaited)
     for step in [] if dry_run else gone:
         remove(folder(root, step))
     return gone

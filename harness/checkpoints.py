@@ -3,7 +3,7 @@ it counts, who vouches for it, and which older ones may go. Nothing here touches
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -118,6 +118,11 @@ def decode(text: str) -> Manifest:
     return manifest
 
 
+def attempt_name(agent_pid: int, attempt: int) -> str:
+    """For whom a checkpoint is held: the ranks that an agent has started, which save there."""
+    return f"attempt {attempt} under agent {agent_pid}"
+
+
 def _checksum(content: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -136,14 +141,26 @@ def objection(manifest: Manifest, *, step: int, sizes: Mapping[str, int]) -> str
     return ""
 
 
-def expendable(complete: Sequence[Manifest], *, keep: int, keep_every: int = 0) -> list[int]:
+def expendable(
+    complete: Sequence[Manifest],
+    *,
+    keep: int,
+    keep_every: int = 0,
+    held: Collection[int] = (),
+    awaited: bool = False,
+) -> list[int]:
     """Steps of those good checkpoints that may be deleted, oldest first.
 
-    Kept are the newest `keep` (at least one), every step that `keep_every` divides (0: none), and
-    the newest two certified ones.
+    Kept are the newest `keep` (at least one), every step that `keep_every` divides (0: none), the
+    newest two certified ones, and steps that are `held`. `awaited`: somebody certifies them, a
+    while after they were saved; then the oldest one that is newer than all certified ones stays,
+    too, or quick saves would leave none that is ever certified.
     """
     newest = sorted(complete, key=lambda manifest: manifest.step, reverse=True)
     kept = {manifest.step for manifest in newest[: max(1, keep)]}
     kept |= {m.step for m in newest if keep_every and m.step % keep_every == 0}
-    kept |= {m.step for m in [m for m in newest if m.state == CERTIFIED][:CERTIFIED_KEPT]}
+    vouched = [m.step for m in newest if m.state == CERTIFIED]
+    kept |= {*vouched[:CERTIFIED_KEPT], *held}
+    next_one = [m.step for m in newest if m.step > max(vouched, default=-1)][-1:]
+    kept |= {*next_one} if awaited else set()
     return sorted(manifest.step for manifest in newest if manifest.step not in kept)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness import slurm
-from harness.errors import PlatformError, UsageError
+from harness.errors import PlatformError, SettingsError, UsageError
 from harness.policy import Policy
 from harness.settings import BY_NAME, SETTINGS, Value, parse
 
@@ -230,7 +230,7 @@ def other_table(
         if found is None:
             continue
         if not isinstance(found, dict):
-            raise UsageError(f"{path}: {'.'.join((*table, name))} is not a table")
+            raise SettingsError(f"{path}: {'.'.join((*table, name))} is not a table")
         return found, str(path)
     return {}, ""
 
@@ -317,7 +317,7 @@ def _from_key(path: Path, table: tuple[str, ...], key: str, raw: Any) -> tuple[s
     name = key.replace("-", "_")
     if name not in BY_NAME:
         likely = _closest(name, BY_NAME)
-        raise UsageError(
+        raise SettingsError(
             f"{path}: unknown key {'.'.join((*table, key))!r}",
             help=f"did you mean {likely}?" if likely else "see harness run --help-all",
         )
@@ -337,7 +337,7 @@ def _read_toml(path: Path, table: tuple[str, ...]) -> dict[str, Any]:
             import tomli as tomllib
         data: Any = tomllib.loads(text)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise SettingsError(f"{path}: {error}") from None
     for part in table:
         data = data.get(part, {})
         if not isinstance(data, dict):

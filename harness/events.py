@@ -258,20 +258,20 @@ class CheckpointFile:
     seconds: float = 0.0
     error: str = ""
     older: str = ""
-    """Of a file that was read, or could not be: the one of the same name with the next smaller
-    number, if there is one."""
+    """Of one that was read, or could not be: that of the same name with the next smaller number."""
     flaw: str = ""
     """Of a file that could not be loaded: what is wrong with it, as far as its agent can see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesSetAside:
-    """Checkpoint files that must not be loaded have been given other names, which `moved` holds."""
+    """Bad checkpoint files have other names now, `moved`; `gone` are good ones that are gone."""
 
     node_rank: int
     attempt: int
     moved: tuple[str, ...]
     failed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

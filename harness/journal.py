@@ -36,6 +36,8 @@ _CHUNK = 1 << 20
 class JournalError(UsageError):
     """A journal that cannot be read or written; the message names file and line."""
 
+    code = "H301"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:

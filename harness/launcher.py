@@ -233,7 +233,8 @@ class Launcher:
                 )
             self._poll(min(left, 1.0))
         if self.ready is not None and "error" in self.ready:
-            raise UsageError(self.ready["error"], help=self.ready.get("help"))
+            told = self.ready
+            raise UsageError(told["error"], help=told.get("help"), code=told.get("code"))
         if self.ready is None and not self.stop_signal:
             raise PlatformError(
                 f"the controller did not start ({controller.ended_how})",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.config import Config
-from harness.errors import UsageError
+from harness.errors import PlacementError
 from harness.portholder import held_by
 
 LOOPBACK = "127.0.0.1"
@@ -59,18 +59,18 @@ def place(config: Config) -> Placement:
     spares = config.integer("spares") or 0
     node_rank = config.integer("node_rank")
     if node_rank is not None and node_rank >= nnodes + spares:
-        raise UsageError(
+        raise PlacementError(
             f"{config.origin('node_rank')}: node {node_rank} of {nnodes + spares};"
             " nodes count from 0"
         )
     if spares and nnodes == 1:
-        raise UsageError(
+        raise PlacementError(
             "--spares: a run of one node has none to lose but the one that holds the controller",
             help="ask for more with --nnodes, or leave out --spares",
         )
     if config.flag("standalone"):
         if nnodes > 1:
-            raise UsageError("--standalone means one node", help="leave out --nnodes or it")
+            raise PlacementError("--standalone means one node", help="leave out --nnodes or it")
         return _single(LOOPBACK, 0, store_port=0)
     if config.text("rdzv_endpoint"):
         host, port = _endpoint(config)
@@ -84,7 +84,7 @@ def place(config: Config) -> Placement:
         return _single(host, port, store_port=store_port)
     _resolve(host, config)
     if port == 0:
-        raise UsageError("several nodes need to know the port", help="give --master-port")
+        raise PlacementError("several nodes need to know the port", help="give --master-port")
     claim = None
     head = node_rank == 0
     if node_rank is None:
@@ -117,14 +117,18 @@ def _nnodes(config: Config) -> tuple[int, int]:
     try:
         lower, upper = int(least), int(most or least)
     except ValueError:
-        raise UsageError(f"{_name('nnodes', origin)}: {text!r} is not a number of nodes") from None
+        raise PlacementError(
+            f"{_name('nnodes', origin)}: {text!r} is not a number of nodes"
+        ) from None
     if lower > upper:
-        raise UsageError(
+        raise PlacementError(
             f"{_name('nnodes', origin)}: {text} is no range of nodes",
             help=f"give the least first: --nnodes {upper}:{lower}",
         )
     if lower < 1:
-        raise UsageError(f"{_name('nnodes', origin)}: there must be at least one node, not {lower}")
+        raise PlacementError(
+            f"{_name('nnodes', origin)}: there must be at least one node, not {lower}"
+        )
     return (lower if colon else 0), upper
 
 
@@ -142,7 +146,7 @@ def _endpoint(config: Config) -> tuple[str, int]:
     except ValueError:
         number = -1
     if not host or not 0 <= number < 65536:
-        raise UsageError(
+        raise PlacementError(
             f"{config.origin('rdzv_endpoint')}: {text!r} is not HOST:PORT",
             help="for example --rdzv-endpoint node0:29400",
         )
@@ -155,7 +159,7 @@ def rdzv_conf(config: Config) -> dict[str, str]:
     for part in filter(None, config.text("rdzv_conf").split(",")):
         key, equals, value = part.partition("=")
         if not equals:
-            raise UsageError(f"{config.origin('rdzv_conf')}: {part!r} is not KEY=VALUE")
+            raise PlacementError(f"{config.origin('rdzv_conf')}: {part!r} is not KEY=VALUE")
         pairs[key.strip()] = value.strip()
     return pairs
 
@@ -169,7 +173,7 @@ def _resolve(host: str, config: Config) -> None:
         socket.getaddrinfo(host, None)
     except OSError as error:
         name = "rdzv_endpoint" if config.text("rdzv_endpoint") else "master_addr"
-        raise UsageError(
+        raise PlacementError(
             f"{_name(name, config.origin(name))}: the host {host} is not known ({error.strerror})"
         ) from None
 
@@ -218,7 +222,7 @@ def check_port_free(host: str, port: int, option: str) -> None:
             probe.listen(1)
     except OSError as error:
         holder = held_by(port) if error.errno == errno.EADDRINUSE else ""
-        raise UsageError(
+        raise PlacementError(
             f"{option}: port {port} on {host} cannot be had ({error.strerror or error})"
             + (f", {holder}" if holder else ""),
             help="choose another one, or leave it out" if option == "--master-port" else None,
@@ -232,7 +236,7 @@ def count_workers(config: Config, python: str) -> int:
     if text in ("auto", "gpu"):
         gpus = count_gpus(python)
         if gpus == 0 and text == "gpu":
-            raise UsageError(
+            raise PlacementError(
                 f"{name}: there is no GPU on this machine that PyTorch could use",
                 help="give a number, or cpu",
             )
@@ -242,11 +246,11 @@ def count_workers(config: Config, python: str) -> int:
     try:
         count = int(text)
     except ValueError:
-        raise UsageError(
+        raise PlacementError(
             f"{name}: {text!r} is not a number of workers", help="give a number, auto, cpu or gpu"
         ) from None
     if count < 1:
-        raise UsageError(f"{name}: there must be at least one worker, not {count}")
+        raise PlacementError(f"{name}: there must be at least one worker, not {count}")
     return count
 
 
@@ -270,7 +274,7 @@ def count_gpus(python: str) -> int:
     )
     if answer.returncode != 0:
         why = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UsageError(
+        raise PlacementError(
             f"--nproc-per-node: GPUs cannot be counted: {why}", help="give a number instead"
         )
     return int(answer.stdout)

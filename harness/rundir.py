@@ -5,7 +5,7 @@ import random
 import re
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.errors import OutputError, UsageError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADJECTIVES = (
@@ -67,7 +67,7 @@ def create(runs_dir: Path, name: str) -> tuple[str, Path]:
                     ) from None
         (runs_dir / chosen / "logs").mkdir(mode=PRIVATE)
     except OSError as error:
-        raise UsageError(
+        raise OutputError(
             f"cannot make a run directory in {runs_dir}: {error.strerror}",
             help="choose a folder that you may write to with --runs-dir",
         ) from None

@@ -31,6 +31,8 @@ _QUIET_SECONDS = 0.5
 class RunNotFound(UsageError):
     """The run that was asked for is not here; `help` says which are."""
 
+    code = "H101"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder:

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from harness.config import Mode
-from harness.errors import UsageError
+from harness.errors import ScriptError
 
 
 def check(script: str, mode: Mode, *, same_python: bool) -> None:
@@ -29,17 +29,17 @@ def check(script: str, mode: Mode, *, same_python: bool) -> None:
 def _check_command(script: str) -> None:
     if shutil.which(script) is None:
         what = "is not executable" if os.path.isfile(script) else "is no program on PATH"
-        raise UsageError(f"{script} {what}", help="--no-python runs it as it is")
+        raise ScriptError(f"{script} {what}", help="--no-python runs it as it is")
 
 
 def _script_file(script: str) -> Path:
     path = Path(script)
     if path.is_dir():
-        raise UsageError(f"{script} is a directory, not a script", help="give the file in it")
+        raise ScriptError(f"{script} is a directory, not a script", help="give the file in it")
     if not path.exists():
-        raise UsageError(f"there is no script {script}", help=_likely(path))
+        raise ScriptError(f"there is no script {script}", help=_likely(path))
     if not os.access(path, os.R_OK):
-        raise UsageError(f"{script} cannot be read", help="look at its permissions")
+        raise ScriptError(f"{script} cannot be read", help="look at its permissions")
     return path
 
 
@@ -62,12 +62,12 @@ def _module_file(name: str) -> Path | None:
     if spec is not None and spec.submodule_search_locations is not None:
         inner = PathFinder.find_spec(f"{name}.__main__", list(spec.submodule_search_locations))
         if inner is None:
-            raise UsageError(
+            raise ScriptError(
                 f"{name} is a package and has no __main__", help=f"name a module, {name}.something"
             )
         spec = inner
     if spec is None:
-        raise UsageError(
+        raise ScriptError(
             f"there is no module {name}", help="-m wants a.dotted.name, importable from here"
         )
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
@@ -93,9 +93,9 @@ def _check_syntax(path: Path) -> None:
             compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f"{path}:{error.lineno}" if error.lineno else str(path)
-        raise UsageError(f"{where}: {error.msg}", help=_line(error.text)) from None
+        raise ScriptError(f"{where}: {error.msg}", help=_line(error.text)) from None
     except ValueError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise ScriptError(f"{path}: {error}") from None
 
 
 def _line(text: str | None) -> str | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from harness.errors import UsageError
+from harness.errors import SettingsError
 from harness.policy import Policy
 from harness.policyhelp import NODE_FILES, POLICY_HELP, Group
 
@@ -437,21 +437,21 @@ def parse(setting: Setting, raw: object, origin: str) -> Value:
     value = _convert(setting, raw)
     if value is None:
         what = {"int": "a whole number", "float": "a number", "flag": "true or false"}
-        raise UsageError(f"{origin}: {raw!r} is not {what.get(setting.kind, 'a text')}")
+        raise SettingsError(f"{origin}: {raw!r} is not {what.get(setting.kind, 'a text')}")
     if setting.choices and value not in setting.choices:
-        raise UsageError(
+        raise SettingsError(
             f"{origin}: {raw!r} is not possible", help=f"choose {' or '.join(setting.choices)}"
         )
     if setting.at_least is not None and not float(value) >= setting.at_least:
-        raise UsageError(f"{origin}: {raw} is less than {setting.at_least:g}")
+        raise SettingsError(f"{origin}: {raw} is less than {setting.at_least:g}")
     if setting.name.endswith("share") and not float(value) <= 1:
-        raise UsageError(
+        raise SettingsError(
             f"{origin}: {raw} is more than the whole", help="give a share of 1, such as 0.01"
         )
     if setting.name in ("redirects", "tee") and not _STD_PATTERN.fullmatch(str(value)):
-        raise UsageError(f"{origin}: {raw!r} is not a choice of streams", help=f"give {_STD}")
+        raise SettingsError(f"{origin}: {raw!r} is not a choice of streams", help=f"give {_STD}")
     if setting.name == "checkpoint_interval" and not _INTERVAL_PATTERN.fullmatch(str(value)):
-        raise UsageError(f"{origin}: {raw!r} is not possible", help="give auto or seconds, or 0")
+        raise SettingsError(f"{origin}: {raw!r} is not possible", help="give auto or seconds, or 0")
     return value
 
 

@@ -193,6 +193,8 @@ class DigestPart:
     """Words for what is known of a single tensor."""
     shape: tuple[int, ...] = ()
     """Of a single tensor."""
+    clock: int = -1
+    """The optimizer whose steps its looks count; -1: they are counted by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

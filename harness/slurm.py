@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from harness.errors import UsageError
+from harness.errors import PlacementError
 
 _FIRST_PORT, _PORTS = 20000, 12000
 """Below the ports that the kernel gives away; jobs that share a node get different ones."""
@@ -29,7 +29,7 @@ def placed(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     if int(nodes) == 1:
         return found
     if tasks != nodes:
-        raise UsageError(
+        raise PlacementError(
             f"srun starts {tasks} tasks on {nodes} nodes, and each would be a node of the run",
             help="give srun --ntasks-per-node=1, and harness run --nproc-per-node",
         )
@@ -55,7 +55,7 @@ def first_host(hosts: str) -> str:
         name += letter
     first = re.sub(r"\[([^\]\-,]+)[^\]]*\]", r"\1", name).strip()
     if not first or "[" in first or "]" in first:
-        raise UsageError(
+        raise PlacementError(
             f"SLURM_STEP_NODELIST: {hosts!r} is no list of hosts",
             help="say where the nodes meet with --nnodes, --node-rank and --master-addr",
         )

@@ -170,11 +170,19 @@ class Checkpoint:
 class Run:
     seed: int = _opt(0, "seed of the parameters and of the order of the data", least=0)
     device: str = _opt("auto", "where to compute", choices=("auto", "cpu", "cuda"))
+    backend: str = _opt(
+        "auto",
+        "of the process group; auto: nccl on GPUs; with gloo ranks may share a GPU",
+        choices=("auto", "nccl", "gloo"),
+    )
     threads: int = _opt(1, "CPU threads per rank", least=1)
     deterministic: bool | None = _opt(None, "only deterministic kernels; default: on the CPU")
     breakdown: bool = _opt(False, "say in each line where the step's time and memory went")
     peak_tflops: float = _opt(
-        0.0, "peak TFLOP/s of one device, for MFU; 0: known GPUs by name", least=0.0
+        0.0,
+        "peak TFLOP/s of one device, for MFU; 0: known GPUs by name, measured on a CPU with "
+        "--breakdown",
+        least=0.0,
     )
 
 
@@ -200,6 +208,7 @@ class Place:
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
+    local_world_size: int = 1
     launched: bool = False
 
     @classmethod
@@ -209,8 +218,9 @@ class Place:
         if "RANK" not in env and "WORLD_SIZE" not in env:
             return cls()
         values = {}
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-            text = env.get(name, env.get("RANK", "") if name == "LOCAL_RANK" else "")
+        usual = {"LOCAL_RANK": "RANK", "LOCAL_WORLD_SIZE": "WORLD_SIZE"}  # one node's launchers
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            text = env.get(name, env.get(usual.get(name, ""), ""))
             if not text.isdecimal():
                 raise ConfigError(f"{name}={text!r} in the environment is not a number")
             values[name] = int(text)
@@ -220,6 +230,7 @@ class Place:
             rank=values["RANK"],
             local_rank=values["LOCAL_RANK"],
             world_size=values["WORLD_SIZE"],
+            local_world_size=values["LOCAL_WORLD_SIZE"],
             launched=True,
         )
 
@@ -243,3 +254,7 @@ class Layout:
     @property
     def dp(self) -> int:
         return self.dp_replicate * self.dp_shard
+
+    @property
+    def ranks(self) -> int:
+        return self.pp * self.dp * self.cp * self.tp

@@ -11,36 +11,40 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from harness.trainer.config import ConfigError, Layout, Place
+from harness.trainer.config import Config, ConfigError, Layout, Place
 
 AXES = ("pp", "dp_replicate", "dp_shard", "tp")  # tp innermost: it talks most, keep it in a node
 
-# Dense bf16 peak of one device in TFLOP/s, from the makers' data sheets (SXM where there are two).
-PEAK_TFLOPS = {
-    "H200": 989.0,
-    "H100 PCIe": 756.0,
-    "H100": 989.0,
-    "H800": 989.0,
-    "B200": 2250.0,
-    "A100": 312.0,
-    "A800": 312.0,
-    "L40S": 362.0,
-    "L4": 121.0,
-    "MI300X": 1307.0,
-}
 
-
-def choose_device(wanted: str, place: Place) -> torch.device:
-    """The device of this rank; raises ConfigError when there is no such GPU."""
+def choose_device(config: Config, place: Place) -> torch.device:
+    """The device of this rank. Raises ConfigError when there is no such GPU, or not for this."""
+    wanted, chosen = config.run.device, config.run.backend
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        if chosen == "nccl":
+            raise ConfigError("--backend nccl works on GPUs only; on a CPU leave it out")
         return torch.device("cpu")
     count = torch.cuda.device_count()
-    if place.local_rank >= count:
+    if not count or (place.local_rank >= count and chosen != "gloo"):
         raise ConfigError(
-            f"--device cuda: local rank {place.local_rank} needs a GPU of its own, "
-            f"this node has {count}; start fewer ranks or use --device cpu"
+            f"--device cuda: local rank {place.local_rank} needs a GPU of its own, this node has "
+            f"{count}; start fewer ranks, let them share one with --backend gloo, or use "
+            "--device cpu"
         )
-    return torch.device("cuda", place.local_rank)
+    why = sends(config) if chosen == "gloo" else ""
+    if why:
+        raise ConfigError(f"--backend gloo on a GPU: {why}, and Gloo sends no GPU memory")
+    return torch.device("cuda", place.local_rank % count)
+
+
+def sends(config: Config) -> str:
+    """What of this layout passes tensors from rank to rank outside of collectives; "" if nothing
+    does."""
+    parallel = config.parallel
+    if parallel.pp > 1:
+        return f"--pp {parallel.pp} sends activations"
+    if parallel.cp > 1 and parallel.cp_method == "ring":
+        return f"--cp {parallel.cp} with a ring sends keys and values"
+    return ""
 
 
 def prepare(device: torch.device, *, threads: int, deterministic: bool | None) -> None:
@@ -55,14 +59,20 @@ def prepare(device: torch.device, *, threads: int, deterministic: bool | None) -
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def join(device: torch.device, place: Place) -> None:
+def backend(device: torch.device, config: Config) -> str:
+    """As init_process_group takes it."""
+    nccl = device.type == "cuda" and config.run.backend != "gloo"
+    return "cuda:nccl,cpu:gloo" if nccl else "gloo"
+
+
+def join(device: torch.device, place: Place, config: Config) -> None:
     """Make the default process group; a process started by hand is a world of one."""
-    backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
+    name = backend(device, config)
     if place.launched:
-        dist.init_process_group(backend)
+        dist.init_process_group(name)
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        dist.init_process_group(name, store=store, rank=0, world_size=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,18 +119,6 @@ def build(device: torch.device, sizes: Layout, *, experts: bool = False) -> Mesh
         replicas = {"pp": sizes.pp, "dp_replicate": sizes.dp_replicate}
         sparse = mesh({**replicas, "efsdp": beside, "ep": sizes.ep})
     return Meshes(dense=dense, data=data, sparse=sparse)
-
-
-def peak_flops(device: torch.device, tflops: float) -> float | None:
-    """Peak FLOP/s of one device: as given, or by the GPU's name, or unknown."""
-    if tflops:
-        return tflops * 1e12
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        for known, peak in PEAK_TFLOPS.items():
-            if known in name:
-                return peak * 1e12
-    return None
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -68,12 +68,15 @@ def _amax(x: torch.Tensor) -> torch.Tensor:
     return local.detach().abs().max() if local.numel() else local.new_zeros(())
 
 
+def hardware(device: torch.device) -> bool:
+    """Whether the device multiplies in 8 bit: Ada, Hopper and later do."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 def native(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the device multiplies these in 8 bit: Ada, Hopper and later do."""
-    if isinstance(a, DTensor) or a.device.type != "cuda":
-        return False
+    """Whether these are multiplied in 8 bit: not where the sizes do not fit, or as DTensors."""
     fits = not any(size % _ALIGNED for size in (*a.shape, *b.shape))
-    return fits and torch.cuda.get_device_capability(a.device) >= (8, 9)
+    return fits and not isinstance(a, DTensor) and hardware(a.device)
 
 
 def _times(a: torch.Tensor, b: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:

@@ -23,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,14 @@ from torch.distributed.tensor import DTensor
 from harness.trainer import data, mesh, model, moe, optim
 from harness.trainer.assemble import Assembly, assemble
 from harness.trainer.compose import layout
-from harness.trainer.config import Config, ConfigError
+from harness.trainer.config import Config, ConfigError, Place
 from harness.trainer.flags import OneLineParser, parse, toml
 from harness.trainer.pipeline import token_loss
 
 MATRIX = Path(__file__).with_name("matrix.toml")
 TINY = (
     "--d-model 32 --layers 4 --heads 4 --ffn 64 --seq-len 32 --warmup 0 --steps 5 --lr 1e-2 "
-    "--clip 0.5 --device cpu"
+    "--clip 0.5"
 )
 RELATIVE = {"fp64": 1e-10, "fp32": 1e-5, "bf16": 0.05, "fp16": 0.01, "fp8": 0.3}
 LOSS = {"fp64": 1e-12, "fp32": 1e-5, "bf16": 1e-2, "fp16": 2e-3, "fp8": 2e-2}
@@ -57,11 +57,14 @@ class Row:
     name: str
     ranks: int
     flags: str
+    device: str = "cpu"
 
     @property
     def config(self) -> Config:
         exact = () if "--precision" in self.flags else ("--precision", "fp64")
-        return parse([*TINY.split(), *exact, *self.flags.split()])
+        # One rank meets NCCL on a GPU; several share it.
+        place = ("--device", self.device, "--backend", "auto" if self.ranks == 1 else "gloo")
+        return parse([*TINY.split(), *exact, *place, *self.flags.split()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ class Outcome:
     name: str
     ranks: int
     flags: str
+    device: str
     loss: float
     gradient: float
     parameter: float
@@ -136,19 +140,19 @@ def _advance(optimizer: torch.optim.Optimizer, config: Config) -> None:
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu().clone()
 
 
-def taken(row: Row) -> Taken:
+def taken(row: Row, device: torch.device) -> Taken:
     """The same step in the row's layout; whole only on rank 0. Needs the process group."""
     config, rank = row.config, dist.get_rank()
     sizes, source = layout(config, row.ranks), batches(config)
-    made = assemble(config, sizes, torch.device("cpu"), source.tokens_per_step)
+    made = assemble(config, sizes, device, source.tokens_per_step)
     scale = made.scale.value
     for mixture in moe.mixtures(made.parts).values():
         mixture.loss_scale = scale / config.data.global_batch
     inputs, targets = source.batch(0, made.meshes.dp_rank(), sizes.dp)
-    share = made.runner(made.here(inputs), made.here(targets))
+    share = made.runner(made.here(inputs).to(device), made.here(targets).to(device))
     gradients = _gathered(made, {n: _whole(g) / scale for n, g in _gradients(made)}, rank)
     loss, _ = optim.reduce_and_clip(
         made.optimizer, share / sizes.tp, config.optim.clip, scale=scale
@@ -213,13 +217,16 @@ def judged(row: Row, mine: Taken, theirs: Taken) -> Outcome:
 def _rank(rank: int, ranks: int, todo: list[Row], folder: Path) -> None:
     """What one rank does: all rows of this many ranks, one after another."""
     store = dist.FileStore(str(folder / "store"), ranks)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=_TIMEOUT)
+    place = Place(rank=rank, local_rank=rank, world_size=ranks, local_world_size=ranks)
+    device = mesh.choose_device(todo[0].config, place)
+    backend = mesh.backend(device, todo[0].config)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=_TIMEOUT)
     # A gradient is gathered one axis after another; that is the point here, and no news.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-    mesh.prepare(torch.device("cpu"), threads=1, deterministic=True)
+    mesh.prepare(device, threads=1, deterministic=None)
     known: dict[str, Taken] = {}
     for number, row in enumerate(todo):
-        mine = taken(row)
+        mine = taken(row, device)
         if rank == 0:
             config = row.config
             key = repr((config.model, config.experts, config.optim))
@@ -291,8 +298,8 @@ def _read(row: Row, folder: Path, number: int) -> Outcome:
     )
 
 
-def _chosen(matrix: Path, only: str | None, ranks: str | None) -> list[Row]:
-    found = rows(matrix)
+def _chosen(matrix: Path, only: str | None, ranks: str | None, device: str) -> list[Row]:
+    found = [replace(row, device=device) for row in rows(matrix)]
     if only is not None:
         names = [name.strip() for name in only.split(";")]
         unknown = sorted(set(names) - {row.name for row in found})
@@ -304,6 +311,12 @@ def _chosen(matrix: Path, only: str | None, ranks: str | None) -> list[Row]:
             raise ConfigError(f"--ranks {ranks}: numbers with commas between")
         sizes = {int(part) for part in ranks.split(",")}
         found = [row for row in found if row.ranks in sizes]
+    if device == "cuda":
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the ranks are forked from here
+        if not torch.cuda.is_available():
+            raise ConfigError("--device cuda: there is no GPU here that PyTorch can use")
+        # What Gloo cannot carry between ranks that share a GPU.
+        found = [row for row in found if row.ranks == 1 or not mesh.sends(row.config)]
     if not found:
         raise ConfigError("no row is left to prove")
     return found
@@ -317,10 +330,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--matrix", type=Path, default=MATRIX, metavar="FILE", help="other rows")
     parser.add_argument("--only", metavar="NAME;NAME", help="rows of matrix.toml, by name")
     parser.add_argument("--ranks", metavar="N,N", help="rows of so many ranks")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu",
+        help="cuda: all ranks on the GPUs here, without what sends outside of collectives",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object a row")
     try:
         arguments: argparse.Namespace = parser.parse_args(argv)
-        todo = _chosen(arguments.matrix, arguments.only, arguments.ranks)
+        todo = _chosen(arguments.matrix, arguments.only, arguments.ranks, arguments.device)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

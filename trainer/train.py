@@ -7,52 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import harness
-from harness.trainer.compose import layout, stages
-from harness.trainer.config import VOCAB, Config, ConfigError, Layout, Place
+from harness.trainer.compose import layout
+from harness.trainer.config import Config, ConfigError, Layout, Place
 from harness.trainer.flags import parse
+from harness.trainer.saving import check_folder, checkpointer, extra, restore, shape
+from harness.trainer.telling import Step, headline, line
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed.device_mesh import DeviceMesh
 
-    from harness.trainer.assemble import Assembly
     from harness.trainer.data import Batches
-    from harness.trainer.optim import Noise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One completed optimizer step: global mean loss per token, gradient norm before clipping.
-
-    What follows tokens_per_s is of this rank, or None where it was not asked for or is not there.
-    Shares are of the step's time.
-    """
-
-    step: int
-    loss: float
-    grad_norm: float
-    lr: float
-    tokens_per_s: float
-    data_wait: float | None = None
-    exposed: float | None = None
-    bubble: float | None = None
-    state_bytes: int | None = None
-    peak_bytes: int | None = None
-    noise_tokens: float | None = None
-    expert_load: float | None = None
-    dropped: float | None = None
-    loss_scale: float | None = None
-    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +43,7 @@ class Trainer:
 
     def __init__(self, start: Start) -> None:
         """Builds everything and resumes from the newest checkpoint; needs the process group."""
-        from harness.trainer import assemble, mesh, model, optim, seeding, waits
+        from harness.trainer import assemble, model, optim, seeding, waits
 
         config, sizes, device = start.config, start.sizes, start.device
         self._start, self._config = start, config
@@ -84,21 +56,29 @@ class Trainer:
         )
         self._noise, self._waits = optim.Noise(), waits.Waits()
         self._step = self._position = 0
-        peak = mesh.peak_flops(device, config.run.peak_tflops)
-        self._peak = peak and peak * start.place.world_size
         self._active = model.active_count(config.model, config.experts)
-        self._say(self._headline(model.parameter_count(config.model, config.experts)))
+        self._peak: float | None = None
+        if start.place.rank == 0:
+            self._introduce()
         self._resume()
 
-    def _headline(self, parameters: int) -> str:
-        sizes, place = self._start.sizes, self._start.place
-        more = f" x cp {sizes.cp}" if sizes.cp > 1 else ""
-        more += f", ep {sizes.ep}" if sizes.ep > 1 else ""
-        return (
-            f"{parameters:,} parameters, {self._start.batches.tokens_per_step:,} tokens a step, "
-            f"{place.world_size} ranks on {self._start.device.type}: pp {sizes.pp} x dp {sizes.dp} "
-            f"(replicate {sizes.dp_replicate} x shard {sizes.dp_shard}) x tp {sizes.tp}{more}"
+    def _introduce(self) -> None:
+        from harness.trainer import model, peaks, precision
+
+        config, device = self._config, self._start.device
+        text = headline(
+            parameters=model.parameter_count(config.model, config.experts),
+            tokens=self._start.batches.tokens_per_step,
+            device=device.type,
+            sizes=self._start.sizes,
         )
+        if config.memory.precision == "fp8":
+            text += ", fp8 " + ("in hardware" if precision.hardware(device) else "emulated")
+        self._say(text)
+        peak = peaks.peak(device, self._start.place, config)
+        self._peak = peak.flops
+        if peak.says:
+            self._say(peak.says)
 
     def _say(self, text: str) -> None:
         if self._start.place.rank == 0:
@@ -151,15 +131,18 @@ class Trainer:
         inputs, targets = made.here(inputs).to(device), made.here(targets).to(device)
         facts: dict[str, Any] = {"data_wait": time.perf_counter() - began}
         small: list[float] = []
-        probe = None
-        if config.optim.noise_every and step % config.optim.noise_every == 0:
-            probe = lambda: small.append(optim.squared_norm(self._optimizer, device))  # noqa: E731
+
+        def probe() -> None:
+            small.append(optim.squared_norm(self._optimizer, device))
+
+        every = config.optim.noise_every
+        probed = bool(every) and step % every == 0
         scale = made.scale.value
         facts |= {"loss_scale": scale} if made.scale.dynamic else {}
         for mixture in moe.mixtures(made.parts).values():
             mixture.loss_scale = scale / config.data.global_batch
         began = time.perf_counter()
-        share = made.runner(inputs, targets, probe)
+        share = made.runner(inputs, targets, probe if probed else None)
         facts["run"] = time.perf_counter() - began
         loss, norm = optim.reduce_and_clip(
             self._optimizer, share / self._start.sizes.tp, config.optim.clip, scale=scale
@@ -244,105 +227,6 @@ class Trainer:
         return history
 
 
-def line(done: Step, config: Config, active: int, peak: float | None) -> str:
-    """What rank 0 prints of a step; `active` parameters meet a token, `peak` FLOP/s in all."""
-    text = (
-        f"step {done.step}/{config.optim.steps} loss {done.loss:.4f} lr {done.lr:.2e} "
-        f"grad_norm {done.grad_norm:.3f} tok/s {done.tokens_per_s:.0f}"
-    )
-    if peak:
-        # 6 FLOPs per parameter and token: PaLM, arXiv:2204.02311, without its attention term.
-        used = 6 * active * done.tokens_per_s / peak
-        text += f" mfu {used:.3f}"
-        if config.memory.recompute == "full":
-            text += f" hfu {used * 8 / 6:.3f}"
-    if done.bubble is not None:
-        pp, m = config.parallel.pp, config.parallel.micro_batches
-        chunks = stages(config) // pp
-        text += f" bubble {done.bubble:.2f} (formula {(pp - 1) / (chunks * m + pp - 1):.2f})"
-    for name, value in (("data", done.data_wait), ("exposed", done.exposed)):
-        text += "" if value is None else f" {name} {value:.1%}"
-    for name, size in (("states", done.state_bytes), ("peak", done.peak_bytes)):
-        text += "" if size is None else f" {name} {size / 2**20:.1f} MiB"
-    if done.noise_tokens is not None:
-        text += f" noise {done.noise_tokens:.0f} tokens"
-    if done.expert_load is not None:
-        text += f" load {done.expert_load:.2f}"
-        text += f" dropped {done.dropped:.1%}" if config.experts.capacity else ""
-    if done.loss_scale is not None:
-        text += f" scale {done.loss_scale:.0f}" + (" overflow, not taken" if done.skipped else "")
-    return text
-
-
-def shape(config: Config) -> dict[str, Any]:
-    """What a checkpoint's tensors depend on."""
-    mixture, found = config.experts, asdict(config.model)
-    if config.model.vocab == VOCAB:  # as it was before there were others
-        del found["vocab"]
-    if mixture.experts:
-        found |= {"experts": mixture.experts, "shared_expert": mixture.shared}
-    return found
-
-
-def extra(made: Assembly, noise: Noise) -> dict[str, Any]:
-    """Numbers that a restart must find again, beside model and optimizer; only those in use."""
-    found: dict[str, Any] = {}
-    if made.scale.dynamic:
-        found["loss_scale"] = [made.scale.value, made.scale.good]
-    if made.float8 is not None:
-        found["float8"] = list(made.float8.history)
-    if noise.spread:
-        found["noise"] = [noise.signal, noise.spread]
-    return found
-
-
-def restore(found: dict[str, Any], made: Assembly, noise: Noise) -> None:
-    """What `extra` gave."""
-    if "loss_scale" in found and made.scale.dynamic:
-        made.scale.value, made.scale.good = found["loss_scale"]
-    if made.float8 is not None:
-        made.float8.history.extend(found.get("float8", []))
-    noise.signal, noise.spread = found.get("noise", (0.0, 0.0))
-
-
-def checkpointer(config: Config, world: DeviceMesh | None = None) -> harness.Checkpointer:
-    """The checkpoints of this training."""
-    chosen = config.checkpoint
-    return harness.Checkpointer(
-        chosen.dir,
-        keep=chosen.keep,
-        memory_every=chosen.memory_every,
-        sync=chosen.sync,
-        mesh=world,
-    )
-
-
-def check_folder(config: Config) -> None:
-    """Make the folder of checkpoints; refuse what loading or saving would trip over.
-
-    Raises ConfigError.
-    """
-    if not config.checkpoint.dir:
-        return
-    root = Path(config.checkpoint.dir)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--checkpoint-dir {root}: {error.strerror}") from None
-    if not os.access(root, os.W_OK | os.X_OK):
-        raise ConfigError(f"--checkpoint-dir {root}: not writable")
-    before = next((f for f in checkpointer(config).present() if f.manifest is not None), None)
-    if before is None or before.manifest is None:
-        return
-    saved, asked = before.manifest.values.get("shape", {}), shape(config)
-    for name in asked | saved:
-        if saved.get(name) != asked.get(name):
-            raise ConfigError(
-                f"--checkpoint-dir {root}: step {before.step} was saved with {name} "
-                f"{saved.get(name)}, this run has {asked.get(name)}; use that or another folder"
-            )
-
-
 def preflight(config: Config, place: Place) -> Start:
     """Everything that can be refused before a process group exists (ConfigError)."""
     sizes = layout(config, place.world_size)
@@ -355,7 +239,7 @@ def preflight(config: Config, place: Place) -> Start:
         seed=config.run.seed,
     )
     check_folder(config)
-    device = mesh.choose_device(config.run.device, place)
+    device = mesh.choose_device(config, place)
     return Start(config=config, place=place, sizes=sizes, device=device, batches=batches)
 
 
@@ -374,7 +258,7 @@ def train(config: Config, place: Place) -> list[Step]:
         mesh.prepare(
             start.device, threads=config.run.threads, deterministic=config.run.deterministic
         )
-        mesh.join(start.device, place)
+        mesh.join(start.device, place, config)
         trainer = Trainer(start)
     history = trainer.run()
     with harness.phase("teardown"):

@@ -13,6 +13,8 @@ from harness.state import RunState
 
 MOST_SAMPLES = 480
 _FIRST_SPACING_NS = 250_000_000
+_RANKS_AT_A_TIME = 4096
+"""So many are looked at four times a second; more of them, as much less often."""
 _MOST_MARKS = 200
 
 
@@ -55,7 +57,8 @@ class History:
         if state.attempt is None or state.ended is not None:
             return
         last = self.samples[-1] if self.samples else None
-        if last is not None and at_ns - last.at_ns < self.spacing_ns:
+        looks = max(1, state.attempt.world_size // _RANKS_AT_A_TIME)
+        if last is not None and at_ns - last.at_ns < self.spacing_ns * looks:
             return
         self.samples.append(_sample(state, at_ns))
         if len(self.samples) > MOST_SAMPLES:

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from textual_serve.server import Server
 
-from harness.errors import UsageError
+from harness.errors import ScreenError
 
 HOST = "127.0.0.1"
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -89,7 +89,7 @@ def serve(command: Sequence[str], port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise UsageError(
+            raise ScreenError(
                 f"port {port} cannot be had: {error.strerror}", help="give another one with --port"
             ) from None
         port = probe.getsockname()[1]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from harness.errors import UsageError
+from harness.errors import FilterError
 from harness.tui.cells import GLYPHS, Cell
 
 _TERM = re.compile(r"(!?)([A-Za-z_][A-Za-z0-9_]*)=(.*)")
@@ -122,7 +122,7 @@ def _text_term(word: str) -> Term:
     try:
         return Term(name="text", negated=negated, pattern=re.compile(word[negated:]))
     except re.error as error:
-        raise UsageError(f"{word}: not a regular expression: {error}") from None
+        raise FilterError(f"{word}: not a regular expression: {error}") from None
 
 
 def _check_name(name: str, axes: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ def _check_name(name: str, axes: Sequence[str]) -> None:
         return
     known = [*axes, *NUMBERS, *WORDS]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    raise UsageError(
+    raise FilterError(
         f"{name}=: no such axis or name",
         help=(f"did you mean {near[0]}? " if near else "") + f"there are {', '.join(known)}",
     )
@@ -141,12 +141,12 @@ def _check_name(name: str, axes: Sequence[str]) -> None:
 def _words(name: str, values: str) -> frozenset[str]:
     chosen = frozenset(filter(None, values.split(",")))
     if not chosen:
-        raise UsageError(f"{name}=: nothing after it", help=f"for example {name}={_example(name)}")
+        raise FilterError(f"{name}=: nothing after it", help=f"for example {name}={_example(name)}")
     for word in chosen if name == "state" else ():
         if word not in GLYPHS:
             near = difflib.get_close_matches(word, list(GLYPHS), n=1, cutoff=0.5)
             meant = f"did you mean {near[0]}? " if near else ""
-            raise UsageError(f"state={word}: no such state", help=meant + "there are " + _states())
+            raise FilterError(f"state={word}: no such state", help=meant + "there are " + _states())
     return chosen
 
 
@@ -167,7 +167,7 @@ def _number(name: str, values: str) -> Test:
         elif span is not None and int(span[2] or span[1]) >= int(span[1]):
             tests.append(_within(int(span[1]), int(span[2] or span[1])))
         else:
-            raise UsageError(
+            raise FilterError(
                 f"{name}={values}: {part!r} is not a number or a range",
                 help=f"for example {name}={_example(name)}",
             )

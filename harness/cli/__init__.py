@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("harness.cli.replay", "Tell an old run again, and judge it again."),
     "trace": ("harness.cli.trace", "Write a run as a Chrome trace: collectives by rank and group."),
     "bundle": ("harness.cli.bundle", "Pack a run into one file to give away, without secrets."),
-    "explain": ("harness.cli.explain", "Explain a verdict."),
+    "explain": ("harness.cli.explain", "Explain a verdict, or an error by its code."),
     "plan": ("harness.cli.plan", "Plan memory, traffic and a layout for a training, beforehand."),
     "analyze": ("harness.cli.analyze", "Name the rank that a hang began with, from its dumps."),
     "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),
@@ -34,7 +34,7 @@ COMPLETE = "_HARNESS_COMPLETE"
 """Set by the shell while it completes: what click makes of the name `harness`."""
 
 HELP = """\
-Usage: harness COMMAND ...
+Usage: harness [OPTIONS] COMMAND ...
 
   Keeps distributed PyTorch training alive and tells the truth when it breaks.
 
@@ -47,9 +47,11 @@ Commands:
 {commands}
 
 Options:
-  --version   Print the version.
-  --debug     Show the traceback when Harness itself fails.
-  -h, --help  Print this; harness COMMAND --help tells more.
+  --color auto|always|never  Colours on stdout; auto: on a terminal, without NO_COLOR.
+  -q, --quiet / -v, --verbose
+                             No notes beside the data / what Harness logs, too.
+  --debug                    Show the traceback when Harness itself fails.
+  --version / -h, --help     Print the version / this; harness COMMAND --help tells more.
 
 RUN in all commands is a run's name, directory or bundle; left out, it is the newest in ./runs."""
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from harness import report
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, note, print_json
+from harness.cli.output import note
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.diagnosis.waits import judge
 from harness.diagnosis.waits.table import GroupState, group_states
 from harness.errors import ExitCode

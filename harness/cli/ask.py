@@ -5,9 +5,12 @@ import json
 import os
 from dataclasses import dataclass
 
+import click
+
 from harness import runs
+from harness.cli.reading import SCHEMA, print_json
 from harness.config import Job
-from harness.errors import PlatformError, UsageError
+from harness.errors import PlatformError, Refused, TooEarly
 from harness.orders import Command
 from harness.wire import observer
 from harness.wire.tls import Tls
@@ -33,8 +36,18 @@ def ask(run: str | None, runs_dir: str | None, command: Command) -> str:
         door.address, command, f"cli:{user()}", door.token, door.tls
     )
     if not accepted:
-        raise UsageError(f"refused: {why}")
+        raise Refused(f"refused: {why}")
     return why
+
+
+def tell(answer: str, *, done: bool, as_json: bool) -> None:
+    """Show what the controller says. `done`: it was asked to do it, not only whether it would."""
+    if as_json:
+        print_json({"schema": SCHEMA, "done": done, "says": answer})
+    elif done:
+        click.echo(answer, err=True)
+    else:
+        click.echo(f"would be done: {answer}")
 
 
 def door_of(found: runs.RunFolder | runs.Endpoint) -> Door:
@@ -45,12 +58,12 @@ def door_of(found: runs.RunFolder | runs.Endpoint) -> Door:
         raw = json.loads((found.path / "controller.json").read_text(encoding="utf-8"))
         address = str(raw["address"])
     except (OSError, ValueError, TypeError, KeyError):
-        raise UsageError(
+        raise TooEarly(
             f"run {found.name} has no controller", help="it is just starting, or never started"
         ) from None
     state = runs.read(found).state
     if state.ended is not None:
-        raise UsageError(f"run {found.name} is over: it {state.ended.outcome}")
+        raise TooEarly(f"run {found.name} is over: it {state.ended.outcome}")
     try:
         job = Job.read(found.path / "job.json")
     except PlatformError:

@@ -11,8 +11,10 @@ import click
 from harness import stacks
 from harness.agent import flight, processes, showing
 from harness.agent.stacks import Subject, Taker, is_python, what_to_allow
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, note, print_json
-from harness.errors import UsageError
+from harness.cli.numbers import Whole
+from harness.cli.output import note
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
+from harness.errors import ProcessError
 from harness.sightings import RankStack
 
 _SECONDS = 10.0
@@ -21,7 +23,7 @@ _SHOWN_ENTRIES = 1
 
 
 @click.command("attach", cls=ReadingCommand, context_settings=SETTINGS)
-@click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="PID...")
+@click.argument("pids", nargs=-1, type=Whole(least=1), metavar="PID...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 def command(pids: tuple[int, ...], as_json: bool) -> None:
     """Show the stacks of all ranks at or below each PID: a torchrun, or the ranks themselves.
@@ -34,7 +36,9 @@ def command(pids: tuple[int, ...], as_json: bool) -> None:
       harness attach 4711 4712 --json
     """
     if not pids:
-        raise UsageError("no process given", help="harness attach PID, of torchrun or of its ranks")
+        raise ProcessError(
+            "no process given", help="harness attach PID, of torchrun or of its ranks"
+        )
     ranks = find_ranks(pids)
     taken, records = asyncio.run(_look(ranks))
     if as_json:
@@ -57,7 +61,7 @@ def find_ranks(pids: tuple[int, ...]) -> dict[int, int]:
     found: dict[int, int] = {}
     for root in pids:
         if processes.read_stat(root) is None:
-            raise UsageError(f"there is no process {root}")
+            raise ProcessError(f"there is no process {root}")
         below = [root, *(stat.pid for stat in processes.descendants(root, family))]
         for pid in below:
             rank = _rank_of(pid)
@@ -65,7 +69,7 @@ def find_ranks(pids: tuple[int, ...]) -> dict[int, int]:
                 continue
             # A rank's own children carry the same variable; the rank comes before them.
             if not _is_below(pid, found[rank], family):
-                raise UsageError(
+                raise ProcessError(
                     f"processes {found[rank]} and {pid} both say that they are rank {rank}",
                     help="they are of different jobs; attach to one of them at a time",
                 )
@@ -76,7 +80,7 @@ def _numbered(pids: tuple[int, ...]) -> dict[int, int]:
     """The Python processes among `pids` as ranks, in this order: none of them says which it is."""
     pythons = [pid for pid in dict.fromkeys(pids) if is_python(pid)]
     if not pythons:
-        raise UsageError(
+        raise ProcessError(
             f"no rank at or below process {', '.join(map(str, pids))}",
             help="a rank is a Python process with RANK in its environment; where it cannot be "
             f"read, {what_to_allow()}",

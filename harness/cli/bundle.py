@@ -10,11 +10,11 @@ import click
 
 from harness import bundles, journal, runs
 from harness.bundles import Packed, Source
+from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
     SETTINGS,
     ReadingCommand,
-    note,
     on_this_machine,
     print_json,
     reading_options,

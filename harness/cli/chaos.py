@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from harness.cli.inject import complete_kinds
+from harness.cli.numbers import Number, Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
-from harness.errors import UsageError
+from harness.errors import FaultError
 from harness.topology import ranks_name
 
 
@@ -30,6 +31,8 @@ def command(ctx: click.Context) -> None:
         raise click.UsageError("missing command: list, explain, run, campaign or replay")
 
 
+_OPTIONS = "campaign.json"
+"""What a campaign was begun with, in its folder."""
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 _OUT = click.option(
     "--out", metavar="DIR", default="chaos-runs", show_default=True, help="Where all is written."
@@ -117,7 +120,7 @@ def _kind_json(kind: Any) -> dict[str, Any]:
 @_OUT
 @click.option("--dry-run", is_flag=True, help="Say what would happen, start nothing.")
 @click.option("--no-calm", is_flag=True, help="Do not run it without faults to compare with.")
-@click.option("--shrink", "tries", type=click.IntRange(min=0), default=0, show_default=True,
+@click.option("--shrink", "tries", type=Whole(least=0), default=0, show_default=True,
               help="Make a failing plan small, with at most so many runs.")  # fmt: skip
 @_JSON
 def run(plan: str, out: str, dry_run: bool, no_calm: bool, tries: int, as_json: bool) -> int:
@@ -194,25 +197,33 @@ def _tell(judgment: Any) -> None:
 @click.option("--combined", is_flag=True, help="Two faults a run, at bad moments, instead.")
 @click.option(
     "--series",
-    type=click.IntRange(min=1),
+    type=Whole(least=1),
     default=1,
     show_default=True,
     help="So many faults in a run, one after the other; what stops it is alone.",
 )
-@click.option("--hours", type=click.FloatRange(min=0), help="Draw plans for so long instead.")
-@click.option("--faults", type=click.IntRange(1, 8), default=1, help="A drawn plan has so many.")
-@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no run after so long.")
-@click.option("--nproc", type=click.IntRange(min=2), help="Ranks, in place of the workload's own.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--shrink", "tries", type=click.IntRange(min=0), default=0, show_default=True,
+@click.option("--hours", type=Number(0), help="Draw plans for so long instead.")
+@click.option("--faults", type=Whole(1, 8), default=1, help="A drawn plan has so many.")
+@click.option("--minutes", type=Number(0), help="Begin no run after so long.")
+@click.option("--nproc", type=Whole(least=2), help="Ranks, in place of the workload's own.")
+@click.option("--seed", type=Whole(), default=0, show_default=True)
+@click.option("--shrink", "tries", type=Whole(least=0), default=0, show_default=True,
               help="Make failing plans small, with at most so many runs for each.")  # fmt: skip
 @click.option("--report", metavar="FILE", help="Write the Markdown there too.")
-@click.option("--resume", metavar="DIR", help="Go on with that campaign: judged is not done again.")
+@click.option("--resume", metavar="DIR", help="Go on with that campaign and its options; judged is"
+              " not done again.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say which runs there would be, start none.")
 @_OUT
 @_JSON
+@click.pass_context
 def campaign_(
-    out: str, as_json: bool, dry_run: bool, report: str | None, resume: str | None, **given: Any
+    context: click.Context,
+    out: str,
+    as_json: bool,
+    dry_run: bool,
+    report: str | None,
+    resume: str | None,
+    **given: Any,
 ) -> int:
     """Run many plans and judge each: kinds x workloads x ranks, or drawn from a seed for hours.
 
@@ -225,6 +236,8 @@ def campaign_(
     """
     from harness.chaos import campaign, tables
 
+    if resume is not None:
+        given = _as_before(context, Path(resume), given)
     plans = _plans(**given)
     if dry_run:
         shown = [
@@ -238,17 +251,17 @@ def campaign_(
     seconds = [
         s for s in (_times(given["hours"], 3600), _times(given["minutes"], 60)) if s is not None
     ]
-    if resume is not None and not Path(resume).is_dir():
-        raise UsageError(f"--resume {resume}: no such folder")
     folder = campaign.fresh(Path(out), "campaign") if resume is None else Path(resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _OPTIONS).write_text(json.dumps(given) + "\n", encoding="utf-8")
     cells = campaign.campaign(
         plans, folder, seconds=min(seconds, default=None), tries=given["tries"],
         say=lambda text: click.echo(text, err=True),
     )  # fmt: skip
     if not cells:
         if min(seconds, default=None) == 0:
-            raise UsageError(f"nothing is judged in {folder} yet")
-        raise UsageError("no kind fits", help="harness chaos explain KIND tells what it needs")
+            raise FaultError(f"nothing is judged in {folder} yet")
+        raise FaultError("no kind fits", help="harness chaos explain KIND tells what it needs")
     text = tables.markdown(cells, _typed(given, report))
     (folder / "junit.xml").write_text(tables.junit(cells), encoding="utf-8")
     for path in (folder / "report.md", *([Path(report)] if report else [])):
@@ -259,6 +272,26 @@ def campaign_(
     else:
         click.echo(text, nl=False)
     return 0 if all(cell.right for cell in cells) else 1
+
+
+def _as_before(context: click.Context, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """`given`, and where an option was not given, what the campaign of `folder` was begun with."""
+    if not folder.is_dir():
+        raise FaultError(f"--resume {folder}: no such folder")
+    try:
+        before = json.loads((folder / _OPTIONS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    if not isinstance(before, dict):
+        raise FaultError(
+            f"--resume {folder}: no campaign was begun there ({_OPTIONS} is missing or damaged)"
+        )
+    typed = {
+        name: value
+        for name, value in given.items()
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+    return given | {name: value for name, value in before.items() if name in given} | typed
 
 
 def _times(count: float | None, seconds: float) -> float | None:
@@ -292,7 +325,7 @@ def _plans(
         known = {kind.area for kind in kinds.everything()}
         for area in words(areas):
             if area not in known:
-                raise UsageError(
+                raise FaultError(
                     f"--areas {area}: no such area", help=f"there are {', '.join(sorted(known))}"
                 )
         chosen = [kind for kind in chosen if kind.area in words(areas)]
@@ -353,7 +386,7 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in words(text))
     except ValueError:
-        raise UsageError(f"--ranks {text}: not numbers", help="for example 0,1,3") from None
+        raise FaultError(f"--ranks {text}: not numbers", help="for example 0,1,3") from None
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -361,7 +394,7 @@ def load(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise FaultError(f"{path}: {error.strerror}") from None
     except ValueError:
-        raise UsageError(f"{path}: not JSON") from None
+        raise FaultError(f"{path}: not JSON") from None
     return found

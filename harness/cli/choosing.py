@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from harness.errors import UsageError
+from harness.errors import FilterError
 from harness.state import RunState
 from harness.tui.view import build
 from harness.tui.where import parse
@@ -30,7 +30,7 @@ def ranks_where(state: RunState, text: str | None) -> frozenset[int] | None:
     view = build(state, time.time_ns())
     where = parse(text, tuple(name for name, _ in view.axes))
     if not where.about_ranks or any(term.pattern is not None for term in where.terms):
-        raise UsageError(
+        raise FilterError(
             f"--where {text}: terms such as dp=3 are wanted",
             help="for example rank=0-3; words in logs are found with harness logs --grep",
         )
@@ -38,5 +38,5 @@ def ranks_where(state: RunState, text: str | None) -> frozenset[int] | None:
         cell.rank for cell in view.cells if where.cell(cell, view.coordinates.get(cell.rank, {}))
     )
     if not chosen:
-        raise UsageError(f"--where {text}: no rank is there", help="harness status shows all")
+        raise FilterError(f"--where {text}: no rank is there", help="harness status shows all")
     return chosen

@@ -8,8 +8,9 @@ import click
 
 from harness import checkpointdir
 from harness.checkpointdir import Found
+from harness.cli.numbers import Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
-from harness.errors import ExitCode, UsageError
+from harness.errors import CheckpointError, ExitCode
 from harness.sizes import size_text
 
 
@@ -65,7 +66,7 @@ def ls(directory: str, as_json: bool) -> None:
     short_help="Compare every file with its manifest.",
 )
 @_FOLDER
-@click.option("--step", type=click.IntRange(min=0), help="Only the checkpoint of this step.")
+@click.option("--step", type=Whole(least=0), help="Only the checkpoint of this step.")
 @_JSON
 def verify(directory: str, step: int | None, as_json: bool) -> int:
     """Read every file of the checkpoints in DIR and compare it with its manifest. Exit code 1 when
@@ -78,7 +79,9 @@ def verify(directory: str, step: int | None, as_json: bool) -> int:
     root = _root(directory)
     steps = checkpointdir.steps_present(root)
     if step is not None and step not in steps:
-        raise UsageError(f"{root}: no checkpoint of step {step}", help=f"harness ckpt ls {root}")
+        raise CheckpointError(
+            f"{root}: no checkpoint of step {step}", help=f"harness ckpt ls {root}"
+        )
     found = []
     for one in steps if step is None else [step]:
         looked = checkpointdir.look(root, one)
@@ -100,11 +103,11 @@ def verify(directory: str, step: int | None, as_json: bool) -> int:
 )
 @_FOLDER
 @click.option(
-    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="Newest ones to keep."
+    "--keep", type=Whole(least=1), required=True, metavar="N", help="Newest ones to keep."
 )
 @click.option(
     "--keep-every",
-    type=click.IntRange(min=0),
+    type=Whole(least=0),
     default=0,
     metavar="N",
     help="Keep every step that N divides.  [default: 0, none]",
@@ -125,7 +128,7 @@ def prune(directory: str, keep: int, keep_every: int, dry_run: bool, as_json: bo
             root, keep=keep, keep_every=keep_every, check=True, dry_run=dry_run
         )
     except OSError as error:
-        raise UsageError(f"{error.filename or root}: {error.strerror}") from None
+        raise CheckpointError(f"{error.filename or root}: {error.strerror}") from None
     if as_json:
         print_json({"schema": SCHEMA, "dir": str(root), "dry_run": dry_run, "deleted": gone})
         return
@@ -139,7 +142,7 @@ def prune(directory: str, keep: int, keep_every: int, dry_run: bool, as_json: bo
 def _root(directory: str) -> Path:
     root = Path(directory)
     if not root.is_dir():
-        raise UsageError(
+        raise CheckpointError(
             f"{root}: no such folder", help="give the folder that holds step-… folders"
         )
     return root

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from harness import config as configuration
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, complete_runs, print_json
 from harness.config import Origin
-from harness.errors import ExitCode, UsageError
+from harness.errors import Elsewhere, ExitCode, OutputError, SettingsError, UsageError
 from harness.settings import BY_NAME, GROUPS, Setting, Value
 from harness.settings import SETTINGS as ALL
 
@@ -128,7 +128,7 @@ def validate(file: str | None, strict: bool, as_json: bool) -> int:
         print_json(_json(counts, problems, odd))
     else:
         for problem in problems:
-            click.echo(f"error: {problem.message}")
+            click.echo(f"error[{problem.code}]: {problem.message}")
             if problem.help:
                 click.echo(f"help: {problem.help}")
         for text in [] if strict else odd:
@@ -149,11 +149,11 @@ def init(force: bool, every: bool) -> None:
     """
     path = Path(FILE)
     if path.exists() and not force:
-        raise UsageError(f"{path} is there already", help="edit it, or replace it with --force")
+        raise SettingsError(f"{path} is there already", help="edit it, or replace it with --force")
     try:
         path.write_text(_template(every), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None
     click.echo(f"{path}: everything in it is commented out; harness config show tells what counts")
 
 
@@ -167,7 +167,7 @@ def _of_run(run: str, runs_dir: str | None) -> dict[str, Origin]:
 
     found = runs.find(run, runs.runs_dir(runs_dir))
     if isinstance(found, runs.Endpoint):
-        raise UsageError("the settings of that run lie on its own machine", help="give its name")
+        raise Elsewhere("the settings of that run lie on its own machine", help="give its name")
     path = found.path / "config.json"
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
@@ -176,7 +176,7 @@ def _of_run(run: str, runs_dir: str | None) -> dict[str, Origin]:
             for name, each in settings.items()
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: no settings in it ({error})") from None
+        raise SettingsError(f"{path}: no settings in it ({error})") from None
 
 
 def _known(name: str) -> str:
@@ -186,7 +186,7 @@ def _known(name: str) -> str:
     plain = name.removeprefix("--").removeprefix("no-").replace("-", "_")
     if plain not in BY_NAME:
         likely = closest(plain, BY_NAME)
-        raise UsageError(
+        raise SettingsError(
             f"no setting is called {name}",
             help=f"did you mean {likely}?" if likely else "harness config show --all lists them",
         )
@@ -208,7 +208,7 @@ def _files(file: str | None) -> list[tuple[Path, tuple[str, ...]]]:
         return configuration.config_files(os.environ, Path.cwd())
     path = Path(file)
     if not path.is_file():
-        raise UsageError(f"{file}: no such file", help="harness config init writes one")
+        raise SettingsError(f"{file}: no such file", help="harness config init writes one")
     return [(path, ("tool", "harness") if path.name == "pyproject.toml" else ())]
 
 

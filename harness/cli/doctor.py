@@ -10,17 +10,13 @@ import click
 
 from harness import config as configuration
 from harness import runs
-from harness.cli.reading import (
-    SCHEMA,
-    SETTINGS,
-    ReadingCommand,
-    note,
-    print_json,
-    reading_options,
-    with_colour,
-)
-from harness.doctor import checks, cores, limits, network, ranks, software, storage
+from harness.cli.numbers import Whole
+from harness.cli.output import note, with_colour
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, reading_options
+from harness.doctor import checks, cores, launched, limits, network, software, storage
+from harness.doctor import ranks as of_run
 from harness.doctor.checks import Check, Checker
+from harness.errors import UsageError
 from harness.placement import count_workers
 from harness.settings import BY_NAME, parse
 
@@ -42,25 +38,40 @@ _INDENT = 24
     metavar="N|auto|cpu|gpu",
     help="Ranks that this machine is to hold.  [default: of the run, or of harness.toml]",
 )
+@click.option(
+    "--ranks",
+    type=Whole(1, 512),
+    metavar="N",
+    help="Start N ranks that meet, measure and tell, and compare those.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Only what is not well.")
 def command(
-    run: str | None, runs_dir: str | None, as_json: bool, nproc_per_node: str | None, quiet: bool
+    run: str | None,
+    runs_dir: str | None,
+    as_json: bool,
+    nproc_per_node: str | None,
+    ranks: int | None,
+    quiet: bool,
 ) -> int:
     """Check this machine, and whether the ranks of RUN run the same code, packages, arguments and
     environment, with as many parameters. Without RUN the newest run is looked at, if there is one.
 
     \b
       harness doctor
-      harness doctor --nproc-per-node 8
+      harness doctor --ranks 8
       harness doctor swift-otter-12 --json | jq '.checks[] | select(.level != "ok")'
 
     Exit code: 0 all is well, 1 something may do harm, 2 something will.
     """
     config = _configure(runs_dir)
-    reading = _reading(run, Path(config.runs_dir))
-    count = _count(nproc_per_node, reading, config)
+    if ranks is not None and (run is not None or nproc_per_node is not None):
+        raise UsageError(
+            "--ranks starts ranks of its own", help="leave out RUN and --nproc-per-node with it"
+        )
+    reading = None if ranks is not None else _reading(run, Path(config.runs_dir))
+    count = ranks or _count(nproc_per_node, reading, config)
     found: list[Check] = []
-    for check in _all(config, count, reading):
+    for check in _all(config, count, reading, own_ranks=ranks is not None):
         found.append(check)
         if not as_json and not (quiet and check.level in ("ok", "skip")):
             click.echo("\n".join(_lines(check)), color=with_colour())
@@ -103,7 +114,9 @@ def _count(given: str | None, reading: runs.Reading | None, config: configuratio
     return count_workers(config, sys.executable)
 
 
-def _all(config: configuration.Config, count: int, reading: runs.Reading | None) -> Iterator[Check]:
+def _all(
+    config: configuration.Config, count: int, reading: runs.Reading | None, *, own_ranks: bool
+) -> Iterator[Check]:
     several = config.given("nnodes") or (reading is not None and len(reading.state.nodes) > 1)
     machine: list[tuple[str, Checker]] = [
         ("versions", software.versions),
@@ -122,9 +135,11 @@ def _all(config: configuration.Config, count: int, reading: runs.Reading | None)
         ("settings", _settings),
     ]
     yield from checks.run(machine)
+    if own_ranks:
+        yield from checks.run([("ranks", lambda: launched.compare(count))])
     if reading is not None:
         state = reading.state
-        yield from checks.run([("ranks", lambda: ranks.side_by_side(state))])
+        yield from checks.run([("ranks", lambda: of_run.side_by_side(state))])
 
 
 def _settings() -> Iterable[Check]:

@@ -1,6 +1,5 @@
-"""`harness explain`: the page of a verdict."""
+"""`harness explain`: the page of a verdict, or of an error of the command line."""
 
-import difflib
 import re
 from pathlib import Path
 
@@ -8,7 +7,11 @@ import click
 from click.shell_completion import CompletionItem
 
 import harness
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, with_colour
+from harness.cli.codes import CODES
+from harness.cli.codes import text as error_text
+from harness.cli.group import closest
+from harness.cli.output import with_colour
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import UsageError
 from harness.incidents import CATALOGUE, FAMILY_OF
 
@@ -23,6 +26,10 @@ def complete_classes(
         CompletionItem(name, help=FAMILY_OF[name])
         for name in _pages()
         if name.startswith(incomplete.lower().replace("-", "_"))
+    ] + [
+        CompletionItem(code, help=row.title)
+        for code, row in CODES.items()
+        if incomplete and code.startswith(incomplete.upper())
     ]
 
 
@@ -30,29 +37,33 @@ def complete_classes(
 @click.argument("code", required=False, shell_complete=complete_classes)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 def command(code: str | None, as_json: bool) -> None:
-    """Explain verdict CODE; without one, list all that have a page.
+    """Explain CODE, a verdict or the number of an error; without one, list all there are.
 
     \b
       harness explain
       harness explain exception
+      harness explain H101
     """
     pages = _pages()
     if code is None:
         _list(pages, as_json)
         return
     word = code.lower().replace("-", "_")
-    if word not in pages:
+    if (error := word.upper()) in CODES:
+        word, family, text = error, "error", error_text(error)
+    elif word in pages:
+        family, text = FAMILY_OF[word], pages[word].read_text(encoding="utf-8")
+    else:
         raise _unknown(code, word, pages)
-    text = pages[word].read_text(encoding="utf-8")
     if as_json:
-        print_json(
-            {"schema": SCHEMA, "class": word, "family": FAMILY_OF.get(word, ""), "text": text}
-        )
+        print_json({"schema": SCHEMA, "class": word, "family": family, "text": text})
     elif with_colour():
         from rich.console import Console
         from rich.markdown import Markdown
 
-        Console(width=min(100, Console().width)).print(Markdown(text))
+        width = min(100, Console().width)
+        console = Console(width=width, force_terminal=True, no_color=False, color_system="standard")
+        console.print(Markdown(text))
     else:
         click.echo(text.rstrip("\n"))
 
@@ -74,7 +85,8 @@ def title(page: Path) -> str:
 def _list(pages: dict[str, Path], as_json: bool) -> None:
     if as_json:
         entries = [{"class": name, "family": FAMILY_OF[name]} for name in pages]
-        print_json({"schema": SCHEMA, "verdicts": entries})
+        errors = [{"code": code, "title": row.title} for code, row in CODES.items()]
+        print_json({"schema": SCHEMA, "verdicts": entries, "errors": errors})
         return
     if not pages:
         raise UsageError("no verdict page came with this installation")
@@ -84,6 +96,9 @@ def _list(pages: dict[str, Path], as_json: bool) -> None:
             click.echo(family)
         for name in known:
             click.echo(f"  {name:<32} {title(pages[name])}"[:100].rstrip())
+    click.echo("errors of the command line")
+    for code, row in CODES.items():
+        click.echo(f"  {code:<32} {row.title}"[:100].rstrip())
 
 
 def _unknown(code: str, word: str, pages: dict[str, Path]) -> UsageError:
@@ -91,8 +106,8 @@ def _unknown(code: str, word: str, pages: dict[str, Path]) -> UsageError:
         return UsageError(
             f"{word} is a verdict without a page yet", help="harness explain lists those with one"
         )
-    near = difflib.get_close_matches(word, [*pages, *FAMILY_OF], n=1, cutoff=0.5)
-    meant = f"did you mean {near[0]}? " if near else ""
+    near = closest(word, [*pages, *FAMILY_OF], likeness=0.5)
+    meant = f"did you mean {near}? " if near else ""
     return UsageError(
-        f"no verdict is called {code!r}", help=f"{meant}harness explain lists them all"
+        f"no verdict or error is called {code!r}", help=f"{meant}harness explain lists them all"
     )

@@ -2,6 +2,7 @@
 what is wrong, one for what to do."""
 
 import importlib
+import itertools
 import re
 import sys
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem
 
-from harness.cli import COMMANDS, help_text
+from harness.cli import COMMANDS, codes, help_text, output
 from harness.errors import ExitCode, HarnessError
 
 
@@ -65,9 +66,15 @@ def _version(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version)
 @click.option("--debug", is_flag=True)
+@click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@click.option("--quiet", "-q", is_flag=True)
+@click.option("--verbose", "-v", is_flag=True)
 @click.pass_context
-def harness(ctx: click.Context, debug: bool) -> None:
+def harness(
+    ctx: click.Context, debug: bool, colour: output.Colour, quiet: bool, verbose: bool
+) -> None:
     """Keeps distributed PyTorch training alive and tells the truth when it breaks."""
+    output.set_manner(colour, quiet=quiet, verbose=verbose)
     if ctx.invoked_subcommand is None:
         click.echo(help_text())
 
@@ -80,9 +87,9 @@ def closest(word: str, known: Iterable[str], *, likeness: float = 0.7) -> str:
     return matches[0] if matches else ""
 
 
-def fail(message: str, help: str | None, exit_code: int) -> int:
+def fail(message: str, help: str | None, exit_code: int, code: str) -> int:
     """Say what is wrong and what to do on stderr; returns the exit code."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error[{code}]: {message}", file=sys.stderr)
     if help:
         print(f"help: {help}", file=sys.stderr)
     return exit_code
@@ -97,9 +104,9 @@ def call(arguments: list[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
-        return fail(*_words(error, arguments), ExitCode.USAGE)
+        return fail(*_words(error, arguments), ExitCode.USAGE, codes.USAGE)
     except HarnessError as error:
-        return fail(error.message, error.help, error.exit_code)
+        return fail(error.message, error.help, error.exit_code, error.code)
     except (KeyboardInterrupt, click.exceptions.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -109,11 +116,22 @@ def call(arguments: list[str]) -> int:
         return _bug(error, arguments)
 
 
+_BEFORE = frozenset(("--color", "--quiet", "-q", "--verbose", "-v", "--debug", "--version"))
+"""Options of `harness` itself."""
+
+
 def _words(error: click.ClickException, arguments: list[str]) -> tuple[str, str | None]:
     """What is wrong and what to do, of one of click's own errors."""
-    command = next((word for word in arguments if not word.startswith("-")), "")
-    where = f"see harness {command} --help" if command in COMMANDS else "see harness --help"
+    command = next((word for word in arguments if word in COMMANDS), "")
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else f"harness {command}".strip()
+    where = f"see {path} --help"
     if isinstance(error, click.NoSuchOption):
+        if command and error.option_name in _BEFORE:
+            return (
+                f"no such option of {command}: {error.option_name}",
+                f"it stands before the command: harness {error.option_name} … {command}",
+            )
         known = {name for name in error.possibilities or () if "_" not in name}
         likely = closest(error.option_name.replace("_", "-"), known)
         if not likely and command == "run":
@@ -123,6 +141,8 @@ def _words(error: click.ClickException, arguments: list[str]) -> tuple[str, str 
             f"did you mean {likely}?" if likely else where,
         )
     first, _, rest = error.format_message().partition("\n")
+    if isinstance(error, click.MissingParameter):
+        first, rest = first.removesuffix(". Choose from:"), ""
     first, asks, likely = first.partition(". Did you mean ")
     if asks:
         meant = likely.strip("'?")
@@ -158,11 +178,12 @@ def _bug(error: Exception, arguments: list[str]) -> int:
         "w", prefix="harness-bug-", suffix=".txt", delete=False, encoding="utf-8"
     ) as file:
         file.write(f"harness {' '.join(arguments)}\n\n{text}")
-    if arguments and arguments[0] == "--debug":
+    if "--debug" in itertools.takewhile(lambda word: word not in COMMANDS, arguments):
         print(text, file=sys.stderr, end="")
     words = (str(error).splitlines() or [""])[0]
     return fail(
         f"a bug in Harness: {type(error).__name__}: {words}",
         f"the traceback is in {file.name}; please report it",
         ExitCode.INTERNAL,
+        codes.INTERNAL,
     )

@@ -9,13 +9,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from harness.cli.ask import ask
+from harness.cli.numbers import Number, Whole
 from harness.cli.reading import SCHEMA, ReadingCommand, complete_runs, print_json
-from harness.errors import UsageError
+from harness.errors import FaultError, Refused
 from harness.faults import ANY, Fault, when, whom
 from harness.orders import Inject
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_COUNT = click.IntRange(min=0)
+_COUNT = Whole(least=0)
 
 
 def complete_kinds(
@@ -40,10 +41,10 @@ def complete_kinds(
 @click.option("--step", type=_COUNT, help="When: after it has completed so many steps.")
 @click.option("--seq-id", type=_COUNT, help="When: it has begun so many collectives.")
 @click.option("--phase", help="When: it is in this phase.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="When: after so many seconds.")
+@click.option("--seconds", type=Number(0), help="When: after so many seconds.")
 @click.option("--attempt", type=_COUNT, help="Only in this attempt.")
-@click.option("--times", type=click.IntRange(min=1), default=1, help="Once in so many attempts.")
-@click.option("--seed", type=int, default=0, help="Of what the kind draws.")
+@click.option("--times", type=Whole(least=1), default=1, help="Once in so many attempts.")
+@click.option("--seed", type=Whole(), default=0, help="Of what the kind draws.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="The kind's own settings.")
 @click.option(
     "--max-ranks",
@@ -94,14 +95,14 @@ def read_line(line: str, run: str | None, runs_dir: str | None) -> Fault:
         with command.make_context("inject", shlex.split(line)) as ctx:
             given = ctx.params
     except ValueError as error:
-        raise UsageError(f"{line}: {error}") from None
+        raise FaultError(f"{line}: {error}") from None
     except click.exceptions.Exit:
-        raise UsageError(f"{line}: no fault", help="for example kill --rank 5") from None
+        raise FaultError(f"{line}: no fault", help="for example kill --rank 5") from None
     except click.ClickException as error:
-        raise UsageError(error.format_message()) from None
+        raise FaultError(error.format_message()) from None
     for name in ("run", "runs_dir", "as_json", "dry_run"):
         if given.pop(name):
-            raise UsageError(f"{name.replace('_', '-')} is not given here")
+            raise FaultError(f"{name.replace('_', '-')} is not given here")
     from harness.chaos import kinds
 
     kind, most = given.pop("kind"), given.pop("max_ranks")
@@ -112,12 +113,12 @@ def read_line(line: str, run: str | None, runs_dir: str | None) -> Fault:
 
 def _fault(kind: str, given: dict[str, Any]) -> Fault:
     if given["at"] and given["rank"] is not None:
-        raise UsageError("--at and --rank exclude each other", help="leave one out")
+        raise FaultError("--at and --rank exclude each other", help="leave one out")
     parameters = {}
     for each in given["sets"]:
         name, sign, value = each.partition("=")
         if not sign:
-            raise UsageError(f"--set {each}: no value", help=f"write --set {name}=VALUE")
+            raise FaultError(f"--set {each}: no value", help=f"write --set {name}=VALUE")
         parameters[name] = value
     return Fault(
         kind=kind,
@@ -143,7 +144,7 @@ def _on_run(
 
     state = runs.read(runs.find(run, runs.runs_dir(runs_dir))).state
     if state.run is not None and not state.run.chaos_allowed:
-        raise UsageError(
+        raise Refused(
             "refused: the run was started without --chaos-allowed",
             help="only runs that were started with it may be harmed on purpose",
         )
@@ -152,7 +153,7 @@ def _on_run(
     harmed = {each.fault.rank for each in state.injects} | {fault.rank}
     harmed.discard(ANY)
     if len(harmed) > max_ranks:
-        raise UsageError(
+        raise Refused(
             f"refused: this would be rank number {len(harmed)} that is harmed, {max_ranks} may be",
             help=f"--max-ranks {len(harmed)} allows it",
         )
@@ -164,7 +165,7 @@ def _coordinates(text: str) -> dict[str, int]:
     for each in text.split(","):
         axis, sign, number = each.strip().partition("=")
         if not sign or not number.isdecimal():
-            raise UsageError(f"--at {text}: not coordinates", help="for example tp=0,pp=1")
+            raise FaultError(f"--at {text}: not coordinates", help="for example tp=0,pp=1")
         found[axis] = int(number)
     return found
 

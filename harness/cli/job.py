@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness import rundir, script
 from harness.children import interpreter_flags
 from harness.config import Config, Job, Mode
-from harness.errors import UsageError
+from harness.errors import AccessError, SettingsError
 from harness.placement import (
     Placement,
     check_port_free,
@@ -90,7 +90,7 @@ def notes(config: Config) -> list[str]:
 
 def _mode(config: Config) -> Mode:
     if config.flag("module") and config.flag("no_python"):
-        raise UsageError("--no-python and --module exclude each other", help="leave one out")
+        raise SettingsError("--no-python and --module exclude each other", help="leave one out")
     return (
         "module" if config.flag("module") else "command" if config.flag("no_python") else "script"
     )
@@ -120,7 +120,7 @@ def _watched(config: Config) -> tuple[str, ...]:
         folder = os.path.abspath(os.path.expanduser(given))
         if os.path.exists(folder) and not os.path.isdir(folder):
             origin = config.origin("watch_checkpoints")
-            raise UsageError(
+            raise SettingsError(
                 f"{origin}: {given} is a file, not a directory",
                 help="give the directory that the checkpoint files are saved in",
             )
@@ -133,7 +133,7 @@ def _excluded(config: Config) -> tuple[str, ...]:
     patterns = [part for part in config.text("digest_exclude").split(os.pathsep) if part]
     for pattern in patterns:
         if not pattern.strip("*"):
-            raise UsageError(
+            raise SettingsError(
                 f"{config.origin('digest_exclude')}: {pattern} excludes every tensor",
                 help="to take no digests at all give --digests 0",
             )
@@ -145,7 +145,7 @@ def _shown_ranks(config: Config, workers: int) -> tuple[int, ...]:
     try:
         wanted = parse_ranks(config.text("local_ranks_filter"))
     except ValueError as error:
-        raise UsageError(
+        raise SettingsError(
             f"{config.origin('local_ranks_filter')}: {error}", help="for example 0,1 or 0-3"
         ) from None
     redirected = _streams(config.text("redirects"), workers)
@@ -173,11 +173,11 @@ def _token(config: Config, placement: Placement) -> str:
             token = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "not a text"
-            raise UsageError(f"{config.origin('token_file')}: {path}: {why}") from None
+            raise AccessError(f"{config.origin('token_file')}: {path}: {why}") from None
         if not token:
-            raise UsageError(f"{config.origin('token_file')}: {path} is empty")
+            raise AccessError(f"{config.origin('token_file')}: {path} is empty")
     if not token and not placement.loopback:
-        raise UsageError(
+        raise AccessError(
             f"a run that meets at {placement.endpoint} needs a token: others can reach that port",
             help="give the same secret to every node in HARNESS_TOKEN or with --token-file",
         )
@@ -192,7 +192,7 @@ def _tls(config: Config, placement: Placement) -> "Tls":
         return PLAIN
     found = Tls.of_config(config)
     if placement.head and not found.cert:
-        raise UsageError(
+        raise AccessError(
             "--tls-ca on the head node needs --tls-cert and --tls-key too",
             help="the controller has to show a certificate; see docs/security.md",
         )
@@ -212,17 +212,17 @@ def _check_metrics(config: Config, placement: Placement, token: str) -> None:
     if port is None:
         return
     if port > 65534:
-        raise UsageError(f"{origin}: {port} is no port with another one after it")
+        raise SettingsError(f"{origin}: {port} is no port with another one after it")
     if importlib.util.find_spec("prometheus_client") is None:
-        raise UsageError(
+        raise SettingsError(
             f"{origin}: metrics need the package prometheus_client",
             help="pip install 'train-harness[metrics]'",
         )
     host, where = config.text("metrics_addr"), config.origin("metrics_addr")
     if not is_local(host) and host not in ("0.0.0.0", "::"):
-        raise UsageError(f"{where}: {host} is no address of this machine")
+        raise AccessError(f"{where}: {host} is no address of this machine")
     if not token and not socket.gethostbyname(host).startswith("127."):
-        raise UsageError(
+        raise AccessError(
             f"{where}: metrics at {host} need a token: others can reach that port",
             help="give the run a secret in HARNESS_TOKEN or with --token-file",
         )

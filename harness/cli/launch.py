@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from harness.cli.numbers import Whole
 from harness.cli.reading import SETTINGS
-from harness.errors import UsageError
+from harness.errors import PlacementError, ScriptError, UsageError
 from harness.launching.kubernetes import Pods, as_yaml, manifests
 from harness.launching.slurm import Batch, batch_script
 from harness.slurm import MEETING
@@ -38,15 +39,15 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command("slurm", context_settings=_PASSED_ON)
-@click.option("--nodes", type=click.IntRange(1), default=1, **_COUNT)
-@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per node.")
+@click.option("--nodes", type=Whole(1), default=1, **_COUNT)
+@click.option("--gpus", type=Whole(0), default=0, metavar="N", help="Per node.")
 @click.option("--time", default="", metavar="D-HH:MM:SS", help="Longest time of the job.")
 @click.option("--partition", default="", metavar="NAME")
 @click.option("--account", default="", metavar="NAME")
 @click.option("--name", default="harness", show_default=True, help="Name of the job.")
 @click.option(
     "--signal",
-    type=click.IntRange(15),
+    type=Whole(15),
     default=120,
     show_default=True,
     metavar="SECONDS",
@@ -54,7 +55,7 @@ def command(ctx: click.Context) -> None:
 )
 @click.option(
     "--requeues",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=10,
     **_COUNT,
     help="How often to queue again what was preempted, or lost a node.",
@@ -84,7 +85,7 @@ def slurm(
     _check(command, placed=MEETING)
     for option in options:
         if not option.startswith("-") or "\n" in option:
-            raise UsageError(
+            raise PlacementError(
                 f"--sbatch: {option!r} is no option of sbatch", help="as in --sbatch=--qos=high"
             )
     script = batch_script(
@@ -108,18 +109,18 @@ def slurm(
     try:
         done = subprocess.run(["sbatch"], input=script, text=True, check=False)
     except OSError as error:
-        raise UsageError(
+        raise PlacementError(
             f"sbatch cannot be started ({error.strerror})", help="leave out --submit"
         ) from None
     if done.returncode:
-        raise UsageError(f"sbatch refused the job (exit code {done.returncode})")
+        raise PlacementError(f"sbatch refused the job (exit code {done.returncode})")
     return 0
 
 
 @command.command("k8s", context_settings=_PASSED_ON)
 @click.option("--image", required=True, help="It holds PyTorch, Harness and the script.")
-@click.option("--nodes", type=click.IntRange(1), default=1, help="Pods.", **_COUNT)
-@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per pod.")
+@click.option("--nodes", type=Whole(1), default=1, help="Pods.", **_COUNT)
+@click.option("--gpus", type=Whole(0), default=0, metavar="N", help="Per pod.")
 @click.option("--name", default="harness", show_default=True, help="Of the Job and the Service.")
 @click.option("--namespace", default="", metavar="NAME")
 @click.option(
@@ -127,7 +128,7 @@ def slurm(
 )
 @click.option(
     "--grace",
-    type=click.IntRange(20),
+    type=Whole(20),
     default=60,
     show_default=True,
     metavar="SECONDS",
@@ -135,14 +136,12 @@ def slurm(
 )
 @click.option(
     "--restarts",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=10,
     help="How often lost nodes are replaced.",
     **_COUNT,
 )
-@click.option(
-    "--metrics-port", type=click.IntRange(1, 65534), metavar="PORT", help="For Prometheus."
-)
+@click.option("--metrics-port", type=Whole(1, 65534), metavar="PORT", help="For Prometheus.")
 @click.option("--jobset", is_flag=True, help="A JobSet in place of a Job and its Service.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def k8s(
@@ -200,12 +199,12 @@ def k8s(
 
 @command.command("ray", context_settings=_PASSED_ON)
 @click.option("--address", default="auto", show_default=True, help="Of the cluster.")
-@click.option("--nodes", type=click.IntRange(1), default=1, **_COUNT)
-@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per node.")
-@click.option("--cpus", type=click.IntRange(0), default=1, metavar="N", help="Per node.")
+@click.option("--nodes", type=Whole(1), default=1, **_COUNT)
+@click.option("--gpus", type=Whole(0), default=0, metavar="N", help="Per node.")
+@click.option("--cpus", type=Whole(0), default=1, metavar="N", help="Per node.")
 @click.option(
     "--restarts",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=10,
     help="How often lost nodes are replaced.",
     **_COUNT,
@@ -235,7 +234,7 @@ def _check(command: tuple[str, ...], *, placed: tuple[str, ...], there: bool = T
 
     context = run.make_context("run", list(command))
     if context.params["script"] is None:
-        raise UsageError("no script given", help="for example: harness launch slurm train.py")
+        raise ScriptError("no script given", help="for example: harness launch slurm train.py")
     for name in placed:
         if context.params.get(name) not in (None, (), False):
             option = f"--{name.replace('_', '-')}"
@@ -243,4 +242,4 @@ def _check(command: tuple[str, ...], *, placed: tuple[str, ...], there: bool = T
     script = context.params["script"]
     plain = not context.params.get("module") and not context.params.get("no_python")
     if there and plain and not Path(script).is_file():
-        raise UsageError(f"there is no script {shlex.quote(script)}", help=f"in {Path.cwd()}")
+        raise ScriptError(f"there is no script {shlex.quote(script)}", help=f"in {Path.cwd()}")

@@ -11,15 +11,10 @@ import click
 
 from harness import runs
 from harness.cli.choosing import ranks_where, where_option
-from harness.cli.reading import (
-    SETTINGS,
-    ReadingCommand,
-    note,
-    print_json,
-    reading_options,
-    with_colour,
-)
-from harness.errors import UsageError
+from harness.cli.numbers import Whole
+from harness.cli.output import note, with_colour
+from harness.cli.reading import SETTINGS, ReadingCommand, print_json, reading_options
+from harness.errors import Elsewhere, FilterError, TooEarly, UsageError
 from harness.ranklogs import (
     LogLine,
     LogTail,
@@ -47,7 +42,7 @@ _INTERVAL = 0.2
 @click.option(
     "--lines",
     "-n",
-    type=click.IntRange(min=0),
+    type=Whole(least=0),
     metavar="N",
     help=f"Only the last N lines.  [default: all; with -f: {FOLLOW_LINES}]",
 )
@@ -75,7 +70,7 @@ def command(
     """
     found = runs.find(run, runs.runs_dir(runs_dir))
     if isinstance(found, runs.Endpoint):
-        raise UsageError(
+        raise Elsewhere(
             f"the logs of {found.address} lie on its own machines",
             help="give the run's name or directory there",
         )
@@ -98,7 +93,7 @@ def command(
         files = rank_files(found.path, index)
         missing = sorted(chosen - files.keys()) if chosen is not None else []
         if missing:
-            raise UsageError(
+            raise FilterError(
                 f"no log of rank {ranks_text(missing)} in attempt {index}",
                 help=f"it has logs of ranks {ranks_text(list(files))}",
             )
@@ -113,9 +108,9 @@ def parse_ranks(text: str) -> frozenset[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise UsageError(f"--rank {text}: {part!r} is not a rank or a range such as 0-3")
+            raise FilterError(f"--rank {text}: {part!r} is not a rank or a range such as 0-3")
         if int(match[2] or match[1]) - int(match[1]) > 1_000_000:
-            raise UsageError(f"--rank {text}: more than a million ranks")
+            raise FilterError(f"--rank {text}: more than a million ranks")
         ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(ranks)
 
@@ -124,13 +119,13 @@ def _compiled(grep: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(grep) if grep is not None else None
     except re.error as error:
-        raise UsageError(f"--grep {grep}: not a regular expression: {error}") from None
+        raise FilterError(f"--grep {grep}: not a regular expression: {error}") from None
 
 
 def _attempts(found: runs.RunFolder, asked: str | None) -> list[int]:
     known = attempts(found.path)
     if not known:
-        raise UsageError(
+        raise TooEarly(
             f"run {found.name} has no logs yet", help="wait until its ranks are started, or use -f"
         )
     if asked is None:
@@ -138,9 +133,9 @@ def _attempts(found: runs.RunFolder, asked: str | None) -> list[int]:
     if asked == "all":
         return known
     if not asked.isdecimal():
-        raise UsageError(f"--attempt {asked}: give a number, or all")
+        raise FilterError(f"--attempt {asked}: give a number, or all")
     if int(asked) not in known:
-        raise UsageError(
+        raise TooEarly(
             f"run {found.name} has no attempt {asked}",
             help=f"it has logs of attempts {ranks_text(known)}",
         )

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import click
 
+from harness.cli.numbers import Number, Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
-from harness.errors import UsageError
+from harness.errors import LayoutError
 
-_COUNT = click.IntRange(min=1)
-_AMOUNT = click.FloatRange(min=0, min_open=True)
+_COUNT = Whole(least=1)
+_AMOUNT = Number(above=0)
 
 
 @click.command("plan", cls=ReadingCommand, context_settings=SETTINGS)
@@ -95,9 +96,9 @@ def command(
         _draw(schedule, pp or 4, micro_batches, chunks, as_json)
         return
     if model is None:
-        raise UsageError("no model given", help="for example: harness plan 70B --gpus 512")
+        raise LayoutError("no model given", help="for example: harness plan 70B --gpus 512")
     if loss and critical_batch:
-        raise UsageError("--loss and --critical-batch say the same", help="give one of them")
+        raise LayoutError("--loss and --critical-batch say the same", help="give one of them")
     from harness.plan import layout, models, report
 
     board = models.gpu(gpu)
@@ -137,10 +138,12 @@ def command(
 def _check_axes(heads: int, gpus: int, tp: int | None, pp: int | None) -> None:
     """Raises UsageError for axes that were asked for and cannot be."""
     if tp and heads % tp:
-        raise UsageError(f"--tp {tp}: {heads} heads cannot be divided by it", help="give a divisor")
+        raise LayoutError(
+            f"--tp {tp}: {heads} heads cannot be divided by it", help="give a divisor"
+        )
     if gpus % ((tp or 1) * (pp or 1)):
         axes = " and ".join(f"--{name} {n}" for name, n in (("tp", tp), ("pp", pp)) if n)
-        raise UsageError(
+        raise LayoutError(
             f"{axes}: {gpus} GPUs cannot be divided by {(tp or 1) * (pp or 1)}",
             help="give others, or another number of --gpus",
         )
@@ -152,14 +155,14 @@ def _draw(name: str, pp: int, micro_batches: int, chunks: int | None, as_json: b
 
     known = next((each for each in pipeline.SCHEDULES if each == name), None)
     if known is None:
-        raise UsageError(
+        raise LayoutError(
             f"no schedule is called {name!r}", help=f"there are {', '.join(pipeline.SCHEDULES)}"
         )
     parts = chunks or (2 if known == "interleaved" else 1)
     try:
         line = pipeline.timeline(known, stages=pp, micro_batches=micro_batches, chunks=parts)
     except ValueError as error:
-        raise UsageError(
+        raise LayoutError(
             str(error), help="choose --pp, --micro-batches and --chunks to fit"
         ) from None
     rows, formula = pipeline.drawn(line), pipeline.bubble(pp, micro_batches, chunks=parts)

@@ -1,15 +1,14 @@
 """What all commands that read a run share: the RUN argument, --json, and errors as JSON."""
 
 import json
-import os
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from harness.errors import ExitCode, HarnessError, UsageError
+from harness.cli import codes
+from harness.cli.output import counted
+from harness.errors import Elsewhere, ExitCode, HarnessError
 
 if TYPE_CHECKING:
     from harness import runs
@@ -18,14 +17,11 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
-_LONG_SECONDS = 1.0
-_AGAIN_SECONDS = 0.2
 
 
 class ReadingCommand(click.Command):
     """A command that reads. With --json, an error too is one JSON object on stdout:
-    `{"schema": 1, "error": {"code", "message", "help"}}`."""
+    `{"schema": 1, "error": {"code", "id", "message", "help"}}`."""
 
     def make_context(
         self,
@@ -39,7 +35,7 @@ class ReadingCommand(click.Command):
             return super().make_context(info_name, args, parent, **extra)
         except click.ClickException as error:
             if as_json:
-                _fail(ExitCode.USAGE, error.format_message(), f"see harness {self.name} --help")
+                self._refuse(error)
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -48,13 +44,17 @@ class ReadingCommand(click.Command):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            _fail(ExitCode.USAGE, error.format_message(), f"see harness {self.name} --help")
+            self._refuse(error)
         except HarnessError as error:
-            _fail(error.exit_code, error.message, error.help)
+            _fail(error.exit_code, error.code, error.message, error.help)
+
+    def _refuse(self, error: click.ClickException) -> NoReturn:
+        help = f"see harness {self.name} --help"
+        _fail(ExitCode.USAGE, codes.USAGE, error.format_message(), help)
 
 
-def _fail(exit_code: ExitCode, message: str, help: str | None) -> NoReturn:
-    error = {"code": exit_code.name.lower(), "message": message, "help": help}
+def _fail(exit_code: ExitCode, code: str, message: str, help: str | None) -> NoReturn:
+    error = {"code": exit_code.name.lower(), "id": code, "message": message, "help": help}
     print_json({"schema": SCHEMA, "error": error})
     raise click.exceptions.Exit(int(exit_code))
 
@@ -90,34 +90,12 @@ def reading_options(function: F) -> F:
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-def with_colour() -> bool:
-    """Whether stdout takes colour: a terminal that is not dumb, without NO_COLOR; FORCE_COLOR makes
-    it take some wherever it leads."""
-    if os.environ.get("FORCE_COLOR") and not os.environ.get("NO_COLOR"):
-        return True
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or "CI" in os.environ
-    return sys.stdout.isatty() and not plain
-
-
-def counted(items: Iterable[T], what: str) -> Iterator[T]:
-    """`items`, with their number on stderr while they take long and somebody sits there."""
-    shown, due, number = False, time.monotonic() + _LONG_SECONDS, 0
-    watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and "CI" not in os.environ
-    for number, item in enumerate(items, start=1):
-        if watched and number % 256 == 0 and time.monotonic() > due:
-            print(f"\r{what}: {number:,}", end="", file=sys.stderr, flush=True)
-            shown, due = True, time.monotonic() + _AGAIN_SECONDS
-        yield item
-    if shown:
-        print(f"\r{'':{len(what) + 20}}\r", end="", file=sys.stderr, flush=True)
-
-
 def on_this_machine(found: "runs.RunFolder | runs.Endpoint") -> "runs.RunFolder":
     """The run's directory. Raises UsageError when only its controller is known."""
     from harness import runs
 
     if isinstance(found, runs.Endpoint):
-        raise UsageError(
+        raise Elsewhere(
             f"the files of the run at {found.address} lie on its own machine",
             help="give the run's name or directory there",
         )
@@ -129,8 +107,3 @@ def records(found: "runs.RunFolder", what: str) -> "Iterator[Record]":
     from harness import journal
 
     return counted(journal.read(found.journal, on_bad="skip", say=lambda _: None), what)
-
-
-def note(text: str) -> None:
-    """A message for the reader, beside the data."""
-    click.echo(f"note: {text}", err=True)

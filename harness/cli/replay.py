@@ -7,17 +7,18 @@ from typing import Any
 import click
 
 from harness import runs
+from harness.cli.numbers import Number
+from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
     SETTINGS,
     ReadingCommand,
-    note,
     on_this_machine,
     print_json,
     reading_options,
     records,
 )
-from harness.errors import ExitCode, UsageError
+from harness.errors import ExitCode, TooEarly
 from harness.incidents import Incident
 from harness.state import RunState
 from harness.timeline import Moment, Teller
@@ -28,7 +29,7 @@ from harness.topology import ranks_name
 @reading_options
 @click.option(
     "--speed",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(above=0),
     metavar="N",
     help="As it happened, N times as fast.  [default: all at once]",
 )
@@ -50,7 +51,7 @@ def command(
     reading = runs.read(found)
     state = reading.state
     if state.run is None:
-        raise UsageError("the run has written nothing yet", help="wait a moment")
+        raise TooEarly("the run has written nothing yet", help="wait a moment")
     for text in reading.notes:
         note(text)
     moments = list(_moments(found, state))

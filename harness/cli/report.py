@@ -5,16 +5,16 @@ from pathlib import Path
 import click
 
 from harness import runs
+from harness.cli.output import note
 from harness.cli.reading import (
     SETTINGS,
     ReadingCommand,
-    note,
     on_this_machine,
     print_json,
     reading_options,
     records,
 )
-from harness.errors import UsageError
+from harness.errors import OutputError, TooEarly, UsageError
 from harness.incidents import Incident
 from harness.sizes import size_text
 from harness.state import RunState
@@ -55,7 +55,7 @@ def command(
     reading = runs.read(found)
     state = reading.state
     if state.run is None:
-        raise UsageError(
+        raise TooEarly(
             "the run has written nothing yet", help="wait a moment, or see what it printed"
         )
     for text in reading.notes:
@@ -91,17 +91,17 @@ def _write_page(target: str, text: str) -> None:
     try:
         Path(target).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror}") from None
+        raise OutputError(f"cannot write {target}: {error.strerror}") from None
     click.echo(f"{target}: {size_text(len(text.encode()))}; open it in a browser", err=True)
 
 
 def _incident(state: RunState, which: str) -> Incident:
     if not state.incidents:
-        raise UsageError("the run has no incident", help="see harness report for what it did")
+        raise TooEarly("the run has no incident", help="see harness report for what it did")
     if which == _NEWEST:
         return state.incidents[-1]
     for incident in state.incidents:
         if incident.id == int(which):
             return incident
     known = ", ".join(str(incident.id) for incident in state.incidents)
-    raise UsageError(f"the run has no incident {which}", help=f"its incidents: {known}")
+    raise TooEarly(f"the run has no incident {which}", help=f"its incidents: {known}")

@@ -16,7 +16,7 @@ from harness import config as configuration
 from harness import rundir
 from harness.cli.job import build, notes
 from harness.config import Config, Job
-from harness.errors import UsageError
+from harness.errors import ScriptError, SettingsError, UsageError
 from harness.launcher import Launcher, say
 from harness.settings import BY_NAME, GROUPS, REFUSED, SETTINGS, Setting
 from harness.version import version
@@ -104,7 +104,7 @@ def _options() -> list[click.Option]:
 
 def _run(script: str | None, args: tuple[str, ...], dry_run: bool, **given: Any) -> int:
     if script is None:
-        raise UsageError("no script given", help="for example: harness run train.py")
+        raise ScriptError("no script given", help="for example: harness run train.py")
     config = _configure(given)
     job, placement = build(config, script, args)
     for line in [*configuration.unknown_variables(os.environ), *notes(config)]:
@@ -146,7 +146,7 @@ def _configure(given: Mapping[str, Any]) -> Config:
             continue
         if name in REFUSED:
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} is not supported", help=REFUSED[name])
+            raise SettingsError(f"{option} is not supported", help=REFUSED[name])
         command_line[name] = not BY_NAME[name].no if value is True else value
     return configuration.resolve(command_line)
 

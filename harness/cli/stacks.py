@@ -10,15 +10,9 @@ from harness import runs, stacks
 from harness.cli.ask import door_of, user
 from harness.cli.choosing import ranks_where, where_option
 from harness.cli.logs import parse_ranks
-from harness.cli.reading import (
-    SCHEMA,
-    SETTINGS,
-    ReadingCommand,
-    note,
-    print_json,
-    reading_options,
-)
-from harness.errors import NodeFailure, UsageError
+from harness.cli.output import note
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, reading_options
+from harness.errors import FilterError, NodeFailure, Refused, TooEarly
 from harness.events import RunEnded, StacksTaken
 from harness.orders import ShowStacks
 from harness.sightings import RankStack
@@ -65,7 +59,7 @@ def command(
     if there is not None:
         chosen = tuple(sorted(there.intersection(chosen) if chosen else there))
         if not chosen:
-            raise UsageError("--rank and --where together choose no rank")
+            raise FilterError("--rank and --where together choose no rank")
     if live:
         taken = asyncio.run(_ask(found, state, chosen, with_locals))
         incident = None
@@ -91,7 +85,7 @@ async def _ask(
     command = ShowStacks(request=request, ranks=ranks, with_locals=locals_)
     accepted, why = await observer.do(door.address, command, f"cli:{user()}", door.token, door.tls)
     if not accepted:
-        raise UsageError(f"refused: {why}")
+        raise Refused(f"refused: {why}")
     waiting = _nodes(state, ranks)
     taken: list[RankStack] = []
     records = observer.watch(door.address, from_index, door.token, door.tls)
@@ -135,7 +129,7 @@ def _nodes(state: RunState, ranks: tuple[int, ...]) -> set[int]:
 
 def _of_last_incident(state: RunState, ranks: tuple[int, ...]) -> tuple[list[RankStack], int]:
     if not state.incidents:
-        raise UsageError("the run is over and had no incident, so no stacks were taken")
+        raise TooEarly("the run is over and had no incident, so no stacks were taken")
     incident = state.incidents[-1]
     attempt = state.attempts[incident.verdict.attempt]
     taken = [
@@ -144,5 +138,5 @@ def _of_last_incident(state: RunState, ranks: tuple[int, ...]) -> tuple[list[Ran
         if rank.evidence is not None and (not ranks or rank.rank in ranks)
     ]
     if not taken:
-        raise UsageError(f"incident {incident.id} has no stacks of these ranks")
+        raise TooEarly(f"incident {incident.id} has no stacks of these ranks")
     return taken, incident.id

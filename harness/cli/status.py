@@ -8,15 +8,8 @@ import click
 
 from harness import goodput, runs
 from harness.cli.choosing import ranks_where, where_option
-from harness.cli.reading import (
-    SCHEMA,
-    SETTINGS,
-    ReadingCommand,
-    note,
-    print_json,
-    reading_options,
-    with_colour,
-)
+from harness.cli.output import note, with_colour
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, reading_options
 from harness.membership import Strike
 from harness.state import RunState
 from harness.topology import ranks_text

@@ -11,16 +11,17 @@ import click
 from harness import runs
 from harness.cli.choosing import ranks_where, where_option
 from harness.cli.logs import parse_ranks
+from harness.cli.numbers import Whole
+from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
     SETTINGS,
     ReadingCommand,
-    note,
     on_this_machine,
     reading_options,
     records,
 )
-from harness.errors import UsageError
+from harness.errors import FilterError, OutputError, TooEarly, UsageError
 from harness.state import RunState
 from harness.trace import Event, Tracer
 
@@ -30,7 +31,7 @@ from harness.trace import Event, Tracer
 @click.option("--out", "-o", metavar="FILE", help="Where to.  [default: NAME.trace.json]")
 @click.option("--rank", "ranks", metavar="RANKS", help="Only these ranks, such as 0-3,7.")
 @where_option
-@click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Only attempt N.")
+@click.option("--attempt", type=Whole(least=0), metavar="N", help="Only attempt N.")
 def command(
     run: str | None,
     runs_dir: str | None,
@@ -56,9 +57,9 @@ def command(
     reading = runs.read(found)
     state = reading.state
     if not state.attempts:
-        raise UsageError("the run has started no rank yet", help="wait a moment")
+        raise TooEarly("the run has started no rank yet", help="wait a moment")
     if attempt is not None and attempt >= len(state.attempts):
-        raise UsageError(f"the run has no attempt {attempt}", help=_attempts(state))
+        raise TooEarly(f"the run has no attempt {attempt}", help=_attempts(state))
     for text in reading.notes:
         note(text)
     chosen = None if ranks is None else parse_ranks(ranks)
@@ -66,7 +67,7 @@ def command(
     if there is not None:
         chosen = there if chosen is None else there & chosen
     if chosen is not None and not chosen & state.attempts[-1].ranks.keys():
-        raise UsageError("these ranks are not of this run", help="harness status shows all")
+        raise FilterError("these ranks are not of this run", help="harness status shows all")
     tracer = Tracer(state, ranks=chosen, attempt=attempt)
     for record in records(found, "reading"):
         tracer.take(record)
@@ -78,7 +79,7 @@ def command(
         with path.open("w", encoding="utf-8") as file:
             count = _write(file, tracer.events(), state)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None
     click.echo(f"{path}: {count:,} events; open it in https://ui.perfetto.dev", err=True)
 
 

@@ -21,7 +21,7 @@ from harness.controller.loop import Decider, Loop
 from harness.controller.service import serve
 from harness.controller.strike_file import StrikeFile
 from harness.controller.upkeep import keep_durable, notice_silence
-from harness.errors import ExitCode, HarnessError, UsageError
+from harness.errors import ExitCode, HarnessError, OutputError, PlatformError
 from harness.journal import FILE_NAME, JournalWriter
 from harness.membership import Strike
 from harness.state import RunState
@@ -72,13 +72,13 @@ def run_controller(options: Options, decider: Decider, reporter: Reporter) -> in
         return asyncio.run(_run(options, ready, decider, reporter))
     except HarnessError as error:
         log.error("%s", error.message)
-        ready.tell({"error": error.message, "help": error.help or ""})
+        ready.tell({"error": error.message, "help": error.help or "", "code": error.code})
         _say_on_stderr(error.message)
         return error.exit_code
     except Exception as error:
         log.exception("the controller failed")
         what = f"the controller failed: {type(error).__name__}: {error}".splitlines()[0]
-        ready.tell({"error": what, "help": "see controller.log"})
+        ready.tell({"error": what, "help": "see controller.log", "code": PlatformError.code})
         _say_on_stderr(f"{what} (see {options.run_dir / 'controller.log'})")
         return ExitCode.INTERNAL
 
@@ -225,7 +225,7 @@ def _log_to(path: Path) -> None:
     try:
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.raiseExceptions = False  # where the disk is full there is nothing to say it to
     root = logging.getLogger()

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.diagnosis import places
+from harness.diagnosis.crossing import Crossing, unfinished
+from harness.diagnosis.crossing import alone as crossing_of
 from harness.diagnosis.signature import Signature
 from harness.incidents import Confidence, EvidenceRef, Finding
 from harness.state import AttemptState
@@ -43,7 +45,12 @@ def find(attempt: AttemptState) -> list[Finding]:
         return []  # what is still being asked for may have been first
     changes = [known for known in ready if known.kind not in ("buffers", "alike")]
     others = [known for known in ready if known.kind in ("buffers", "alike")]
-    first = min(changes, key=_order, default=None)
+    # What one optimizer counts is put in order by its counts, what several count by the step.
+    clocks = {known.track.part.clock for known in changes if known.track.part.clock >= 0}
+    firsts = [known for known in changes if known.track.part.clock < 0]
+    for clock in clocks:
+        firsts.append(min((k for k in changes if k.track.part.clock == clock), key=_position))
+    first = min(firsts, key=_order, default=None)
     found = [] if first is None else [change(first, attempt.replicas.suspicions)]
     return [*found, *_once([_other(known) for known in others])]
 
@@ -53,6 +60,19 @@ def _once(findings: list[Finding]) -> list[Finding]:
     return list(
         {(finding.verdict, finding.ranks): finding for finding in reversed(findings)}.values()
     )
+
+
+def _position(known: Suspicion) -> tuple[int, int, int]:
+    """When in the life of its optimizer: parameters before step n, its gradients, parameters after
+    it, its state."""
+    count = known.at.count
+    match known.track.part.site:
+        case "parameters":
+            return count, 0, known.at.at_ns
+        case "gradients":
+            return 2 * count, 1, known.at.at_ns
+        case _:
+            return 2 * count + 1, 1, known.at.at_ns
 
 
 def _order(known: Suspicion) -> tuple[int, int, int]:
@@ -74,6 +94,9 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
         return True
     if attempt.surveyed_ns < places.until_ns(known) and not _over(attempt):
         return False  # where in the tensor it is may still be told
+    heard_ns = attempt.surveyed_ns - known.at.at_ns
+    if heard_ns < ASK_SECONDS * 1e9 and unfinished(known, attempt.replicas.tracks.values()):
+        return False  # another group that one of these is in may tell which it is
     if known.track.single or known.kind in ("axis", "alike"):
         return True
     if not known.asked_ns:
@@ -134,6 +157,10 @@ def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
     if difference.odd and len(difference.odd) == 1 and difference.few:
         reason = _outvoted(known, difference)
         return _corrupted(known, difference, difference.odd, others, "likely", reason)
+    crossing = None if difference.odd or not difference.few else crossing_of(known, others)
+    if crossing is not None:
+        reason = _crossed(crossing)
+        return _corrupted(known, difference, frozenset({crossing.rank}), others, "likely", reason)
     if len(known.group) == 2 and difference.few:
         return _one_of_two(known, difference, others)
     return _diverged(known, difference)
@@ -158,6 +185,17 @@ def _one_of_two(known: Suspicion, difference: _Difference, others: Sequence[Susp
             " to the same as it does: the fault was of the moment"
         )
     return _corrupted(known, difference, known.group, others, "possible", reason)
+
+
+def _crossed(crossing: Crossing) -> str:
+    sides = [
+        f"{ranks_name(sorted(ranks))}{f' over axis {axis}' if axis else ''}"
+        for ranks, axis in zip(crossing.others, crossing.axes, strict=True)
+    ]
+    return (
+        f"at the same look it differs from {' and from '.join(sides)}; these groups of replicas"
+        " have it alone in common"
+    )
 
 
 def _outvoted(known: Suspicion, difference: _Difference) -> str:

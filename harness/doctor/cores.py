@@ -92,7 +92,7 @@ def measure(cores: Sequence[int]) -> dict[int, float]:
     def work(core: int) -> None:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, {core})  # of this thread alone
-            took[core] = min(_round() for _ in range(_ROUNDS))
+            took[core] = block_seconds()
 
     for at in range(0, len(cores), _SIDE_BY_SIDE):
         threads = [
@@ -103,6 +103,11 @@ def measure(cores: Sequence[int]) -> dict[int, float]:
         for thread in threads:
             thread.join()
     return dict(sorted(took.items()))
+
+
+def block_seconds() -> float:
+    """CPU seconds for a MiB where this thread runs, the best of a few rounds."""
+    return min(_round() for _ in range(_ROUNDS))
 
 
 def _round() -> float:

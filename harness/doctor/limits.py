@@ -13,10 +13,14 @@ _TASKS_PER_RANK = 64
 """Threads of PyTorch and of its data loaders."""
 
 
+def files_wanted(ranks: int) -> int:
+    return max(_FILES_LEAST, _FILES_PER_RANK * ranks)
+
+
 def open_files(ranks: int) -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     facts = {"soft": soft, "hard": hard}
-    wanted = max(_FILES_LEAST, _FILES_PER_RANK * ranks)
+    wanted = files_wanted(ranks)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         able = hard == resource.RLIM_INFINITY or hard >= wanted
         return Check(

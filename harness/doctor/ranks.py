@@ -26,13 +26,17 @@ def side_by_side(state: RunState) -> list[Check]:
     if attempt is None:
         why = "no rank of it has told what it runs with"
         return [Check(name="ranks", level="skip", says=why)]
-    told = attempt.setups
-    found = differences(told)
     return [
-        *(_part(part, found, told) for part in _WHAT),
+        *alike(attempt.setups),
         _parameters(attempt, state.coordinates),
         *_clocks(state),
     ]
+
+
+def alike(told: Mapping[int, Setup]) -> list[Check]:
+    """Python, arguments, environment, packages and code of the ranks side by side."""
+    found = differences(told)
+    return [_part(part, found, told) for part in _WHAT]
 
 
 def _part(part: Part, found: Sequence[Difference], told: Mapping[int, Setup]) -> Check:
@@ -70,8 +74,8 @@ def _count(part: Part, told: Mapping[int, Setup]) -> str:
         setup = next(iter(told.values()))
         return f": {setup.python if part == 'python' else ' '.join(setup.arguments)}"[:70]
     names = {name for setup in told.values() for name in getattr(setup, part)}
-    of = {"environment": "variables", "packages": "packages", "code": "files"}[part]
-    return f", {len(names)} {of}"
+    of = {"environment": "variable", "packages": "package", "code": "file"}[part]
+    return f", {len(names)} {of}{'' if len(names) == 1 else 's'}"
 
 
 def _words(difference: Difference) -> str:

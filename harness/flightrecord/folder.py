@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.diagnosis.waits.record import Group, RankWait, Waits
-from harness.errors import UsageError
+from harness.errors import DumpError
 from harness.flightrecord.digest import Digest
 from harness.flightrecord.readers import Answer, read_all
 from harness.flightrecord.untrusted import is_newer
@@ -49,7 +49,7 @@ def read(folder: Path) -> Reading:
     if not reading.waits.ranks:
         notes = "; ".join(f"{note.file}: {note.why}" for note in reading.notes[:3])
         more = f" and {len(reading.notes) - 3} more" if len(reading.notes) > 3 else ""
-        raise UsageError(
+        raise DumpError(
             f"no flight record in {folder} can be read: {notes}{more}",
             help="give the directory with one dump per rank, pickles or JSON",
         )
@@ -68,15 +68,15 @@ def _files(folder: Path) -> list[Path]:
     try:
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:
-        raise UsageError(f"no such directory: {folder}", help="give a directory of dumps") from None
+        raise DumpError(f"no such directory: {folder}", help="give a directory of dumps") from None
     except NotADirectoryError:
-        raise UsageError(f"{folder} is not a directory", help="give the one it is in") from None
+        raise DumpError(f"{folder} is not a directory", help="give the one it is in") from None
     except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
+        raise DumpError(f"{folder} cannot be read: {error.strerror}") from None
     files = [path for path in found if path.is_file()]
     if not files:
         inside = next((path for path in found if path.is_dir()), None)
-        raise UsageError(
+        raise DumpError(
             f"{folder} holds no files",
             help=f"did you mean {inside}?" if inside else "give a directory with dumps in it",
         )

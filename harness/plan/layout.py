@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.errors import UsageError
+from harness.errors import LayoutError
 from harness.plan import memory, pipeline, traffic
 from harness.plan.memory import RECOMPUTE, Recompute
 from harness.plan.models import Gpu, Model
@@ -215,7 +215,7 @@ def advise(job: Job, *, tp: int | None = None, pp: int | None = None) -> Advice:
     """Raises UsageError when nothing divides or nothing fits, with what is nearest."""
     all_of_them = candidates(job, tp=tp, pp=pp)
     if not all_of_them:
-        raise UsageError(
+        raise LayoutError(
             f"{job.model.name} cannot be divided over {job.gpus} GPUs with {job.batch} sequences "
             "in a step",
             help="give a batch that is a multiple of the data-parallel ranks, or other axes",
@@ -224,7 +224,7 @@ def advise(job: Job, *, tp: int | None = None, pp: int | None = None) -> Advice:
     fits = [one for one in all_of_them if one.bytes <= room]
     if not fits:
         least = min(all_of_them, key=lambda one: one.bytes)
-        raise UsageError(
+        raise LayoutError(
             f"{job.model.name} does not fit: the leanest layout ({least.name}, {least.recompute} "
             f"recomputation) needs {least.bytes / 1e9:.0f} GB on a GPU, {room / 1e9:.0f} are there",
             help="more GPUs, larger ones, or shorter sequences",

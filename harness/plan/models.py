@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from harness.errors import UsageError
+from harness.errors import LayoutError
 
 GB = 1e9
 
@@ -85,7 +85,7 @@ def known(name: str) -> Model:
         return MODELS[given]
     size = _SIZE.fullmatch(name)
     if not size or not float(size[1]):
-        raise UsageError(
+        raise LayoutError(
             f"no model is called {name!r}",
             help=f"there are {', '.join(MODELS)}; or give a size such as 3B or 350M",
         )
@@ -110,5 +110,5 @@ def known(name: str) -> Model:
 def gpu(name: str) -> Gpu:
     """The GPU of that name. Raises UsageError."""
     if name.upper() not in GPUS:
-        raise UsageError(f"no GPU is called {name!r}", help=f"there are {', '.join(GPUS)}")
+        raise LayoutError(f"no GPU is called {name!r}", help=f"there are {', '.join(GPUS)}")
     return GPUS[name.upper()]

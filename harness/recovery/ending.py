@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from harness import events as e
 from harness import orders as o
-from harness.errors import ExitCode
+from harness.errors import ExitCode, NodeFailure
 from harness.incidents import Incident, Outcome
 from harness.report import card
 from harness.state import RunState
@@ -98,7 +98,7 @@ def end(state: RunState, outcome: str, exit_code: int, reason: str) -> list[Deci
 
 def fail(state: RunState, exit_code: ExitCode, what: str, help: str) -> list[Decision]:
     """End for a reason that no incident tells: say it on the head's screen first."""
-    text = f"error: {what}\n  help: {help}"
+    text = f"error[{NodeFailure.code}]: {what}\n  help: {help}"
     return [
         *notify(state, [STORE_NODE], text, lambda: text),
         *end(state, "failed", exit_code, what),

@@ -39,9 +39,10 @@ from harness.recovery.preempting import end_preempted, preempt, preempted_by_ns,
 from harness.recovery.quarantine import quarantine_notices, strikes
 from harness.recovery.remedy import aside, incident_of
 from harness.recovery.restarting import accept_restart, restart
+from harness.recovery.retention import countable, lost_notice
 from harness.recovery.settling import settle
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
-from harness.recovery.verifying import answered_by_ns, ask, certify
+from harness.recovery.verifying import answered_by_ns, ask, certify, hold
 from harness.recovery.watching import watch, watch_by_ns
 from harness.state import AttemptState, Collection, RunState
 from harness.topology import ranks_name, ranks_text
@@ -148,7 +149,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
     starts = start_workers(state, attempt)
     if starts:
         return starts
-    asks = ask(attempt, reachable)
+    asks = hold(state, attempt, reachable) or ask(attempt, reachable)
     if asks:
         return asks
     if len(attempt.gone) == attempt.world_size:
@@ -158,6 +159,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
     return (
         _standing(state, attempt, now_ns)
         or settle(state)
+        or lost_notice(state)
         or certify(state, attempt, reachable)
         or quarantine_notices(state, attempt)
         or grow(state, attempt)
@@ -315,6 +317,7 @@ def _all_left_well(attempt: AttemptState) -> bool:
 def _set_aside(state: RunState, attempt: AttemptState, incident: Incident) -> list[Decision] | None:
     """Orders for bad checkpoint files, nothing while they are carried out, None when done."""
     bad = aside(state, incident.verdict) if incident.action == "rollback" else {}
+    good = countable(state, attempt) if incident.action == "rollback" else {}
     bad |= to_set_aside(state.attempts)
     for rank in attempt.ranks.values():  # whoever was stopped amid a save, too
         torn = rank.exited.torn if rank.exited is not None else ()
@@ -323,18 +326,22 @@ def _set_aside(state: RunState, attempt: AttemptState, incident: Incident) -> li
     for path, node in bad.items():
         if node in _reachable(attempt):
             paths.setdefault(node, []).append(path)
-    untold = paths.keys() - attempt.aside_ordered
+    asked = paths.keys() | ({*good.values()} & _reachable(attempt))
+    untold = asked - attempt.aside_ordered
     if untold:
         return [
             e.OrderGiven(
                 node_rank=node,
                 order=o.SetAside(
-                    attempt=attempt.index, paths=tuple(paths[node]), suffix=ASIDE_SUFFIX
+                    attempt=attempt.index,
+                    paths=tuple(paths.get(node, ())),
+                    suffix=ASIDE_SUFFIX,
+                    good=tuple(path for path, at in good.items() if at == node),
                 ),
             )
             for node in sorted(untold)
         ]
-    waiting = attempt.aside_ordered & _reachable(attempt) - attempt.set_aside.keys()
+    waiting = paths.keys() & _reachable(attempt) - attempt.set_aside.keys()
     return [] if waiting else None
 
 

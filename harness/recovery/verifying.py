@@ -51,6 +51,16 @@ def answered_by_ns(attempt: AttemptState, reachable: set[int]) -> int:
     return max([named, *map(places.until_ns, attempt.replicas.suspicions)])
 
 
+def hold(state: RunState, attempt: AttemptState, reachable: set[int]) -> list[Decision]:
+    """While something is suspected, retention must not take what the run would go back to."""
+    point, saver = state.clean_restore_point, attempt.ranks.get(0)
+    if point is None or point.path in attempt.replicas.held or saver is None:
+        return []
+    order = o.HoldCheckpoint(attempt=attempt.index, path=point.path)
+    node = saver.node_rank
+    return [e.OrderGiven(node_rank=node, order=order)] if node in reachable else []
+
+
 def certify(state: RunState, attempt: AttemptState, reachable: set[int]) -> list[Decision]:
     """Orders to certify whole checkpoints of steps at which all replicas agreed later."""
     fresh = [

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, SupportsFloat
 
+from harness.checkpoints import attempt_name
 from harness.worker.guest import current
 
 Phase = Literal["init", "step", "checkpoint", "eval", "teardown"]
@@ -31,6 +32,21 @@ def progress(
             None if tokens is None else int(tokens),
             None if total_steps is None else int(total_steps),
         )
+
+
+def numbers_are_compared() -> bool:
+    """Whether what this rank holds is compared with other ranks, which certifies checkpoints."""
+    guest = current()
+    return guest is not None and guest.witness is not None
+
+
+def this_attempt() -> str:
+    """The attempt that this process is of, as its agent writes it into what it holds for it; empty
+    where there is none."""
+    guest = current()
+    if guest is None:
+        return ""
+    return attempt_name(guest.assignment.agent_pid, guest.assignment.attempt)
 
 
 @contextmanager

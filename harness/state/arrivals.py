@@ -76,14 +76,16 @@ class Arrivals:
 
     groups: dict[tuple[str, int], GroupArrivals] = field(default_factory=dict)
     """By name and rank: disjoint groups may share a name."""
-    unknown: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Those whose members were not known when so many groups were."""
     last_of: dict[int, tuple[int, Previous]] = field(default_factory=dict)
     """By rank: its own number of its newest operation, and which it was."""
     peers: dict[int, frozenset[int]] = field(default_factory=dict)
     """By rank: whom it sends to or receives from; their waiting for each other is not recorded."""
     stages: dict[int, int] = field(default_factory=dict)
     """By rank: its pipeline stage, where a mesh was declared."""
+    furthest: int = 0
+    """Steps completed by the rank that was seen to be furthest."""
+    furthest_ns: int = 0
+    """When it had."""
     step_ns: int = 0
     """About what a step takes lately; 0 when steps are not counted."""
     steps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_MOST_STEPS))

@@ -73,6 +73,7 @@ def _file(attempt: AttemptState, stamp: e.Stamp, event: e.CheckpointFile) -> Non
     del done[:-_MOST]
     if event.what == "saved" and len(attempt.replicas.saved_ns) < _MOST_SAVED:
         attempt.replicas.saved_ns[event.path] = (stamp.wall_ns, event.rank)
+        attempt.replicas.first_saved_ns.setdefault(event.path, stamp.wall_ns)
     rank.refs[event.what] = (stamp.source, stamp.seq)
     if event.what == "loaded" and event.rank not in attempt.loaded:
         attempt.loaded[event.rank] = (event, rank.collectives)

@@ -11,10 +11,9 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.sightings import Pulse
-from harness.state import booking, digesting, files, groups, memory, nodes, sampling, stalls
+from harness.state import booking, digesting, files, groups, memory, nodes, pulses, sampling, stalls
 from harness.state.reading import arrivals_read, gpus_read, setups_read, vitals_read
-from harness.state.rerun import pending
+from harness.state.rerun import left, pending
 from harness.state.words import (
     AttemptState,
     Collection,
@@ -51,10 +50,10 @@ def fold_all(records: Iterable[e.Record], state: RunState | None = None) -> RunS
 
 def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
+        case e.PulsesRead():  # nearly all that comes
+            pulses.read(state, stamp, event)
         case e.RunStarted():
-            state.run = event
-            state.started_ns = state.stage_ns = stamp.wall_ns
-            state.strikes = list(event.strikes)
+            _run_started(state, stamp, event)
         case e.ControllerStarted():
             state.incarnations = event.incarnation + 1
             nodes.unheard(state)
@@ -118,7 +117,6 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.CheckpointFlaw()
             | e.StopStepTaken()
             | e.FactsLost()
-            | e.PulsesRead()
             | e.ArrivalsRead()
             | e.VitalsRead()
             | e.GpusRead()
@@ -129,6 +127,12 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             _fold_worker(state, stamp, event)
         case _:
             assert_never(event)
+
+
+def _run_started(state: RunState, stamp: e.Stamp, event: e.RunStarted) -> None:
+    state.run = event
+    state.started_ns = state.stage_ns = stamp.wall_ns
+    state.strikes = list(event.strikes)
 
 
 def _fold_decision(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
@@ -162,13 +166,6 @@ def _fold_decision(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
 
 def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
-        case e.PulsesRead():
-            for pulse in event.pulses:
-                _pulse(state, stamp, pulse)
-            attempt = _attempt(state, stamp.attempt)
-            if attempt is not None:
-                attempt.heard_ns[event.node_rank] = state.last_ns
-                stalls.survey(attempt, state.last_ns)
         case e.ArrivalsRead():
             arrivals_read(state, stamp, event)
         case e.VitalsRead():
@@ -207,10 +204,7 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             if state.mesh is None or event.rank <= state.mesh.rank:
                 state.mesh = event
         case e.GroupCreated():
-            state.groups[f"{event.pg}@{event.rank}"] = event
-            attempt = _attempt(state, stamp.attempt)
-            if attempt is not None:
-                groups.note(attempt, event)
+            groups.created(state, _attempt(state, stamp.attempt), event)
         case e.CheckpointSaved():
             files.saved(state, stamp, event)
             rank = _rank(state, stamp.attempt, event.rank)
@@ -303,14 +297,13 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
         for rank in node.ranks
     }
     if state.attempt is not None and state.attempt.world_size != event.world_size:
-        # Other ranks stand elsewhere: what they told of their places holds no more.
-        state.mesh = None
-        state.coordinates.clear()
-        state.groups.clear()
+        groups.forget(state)
     memory.attempt_started(state, event)
     before, reruns = state.attempt, []
     if before is not None and before.world_size == event.world_size:
-        reruns = pending(before.replicas.suspicions, before.reruns, before.index)
+        replicas = before.replicas
+        reruns = left(before.reruns)
+        reruns += pending(replicas.tracks.values(), replicas.suspicions, before.index)
     return AttemptState(
         index=event.attempt,
         world_size=event.world_size,
@@ -323,29 +316,6 @@ def _new_attempt(state: RunState, stamp: e.Stamp, event: e.AttemptStarted) -> At
         memory=(event.memory_attempt, event.memory_step),
         reruns=reruns,
     )
-
-
-def _pulse(state: RunState, stamp: e.Stamp, pulse: Pulse) -> None:
-    attempt = _attempt(state, stamp.attempt)
-    rank = None if attempt is None else attempt.ranks.get(pulse.rank)
-    if attempt is None or rank is None:
-        return
-    booking.pulse(attempt, rank, pulse, stamp.wall_ns)
-    at_ns = pulse.step_ns or stamp.wall_ns
-    # A rank that has just loaded a checkpoint shows that step without having completed it now.
-    done_here = pulse.step > 0 and pulse.step != attempt.resumed_step
-    if done_here and attempt.first_step_ns == 0 and at_ns >= attempt.started_ns:
-        attempt.first_step_ns = at_ns
-    before = (rank.step, rank.collectives, rank.phase)
-    if before != (pulse.step, pulse.collectives, pulse.phase):
-        stalls.advance(attempt, rank, state.last_ns)
-    if pulse.phase != rank.phase:
-        rank.phase, rank.phase_ns = pulse.phase, stamp.wall_ns
-    rank.step, rank.step_ns = pulse.step, pulse.step_ns
-    rank.loss, rank.loss_finite = pulse.loss, pulse.loss_finite
-    rank.tokens, rank.total_steps = pulse.tokens, pulse.total_steps
-    rank.heartbeat_ns, rank.collectives = pulse.heartbeat_ns, pulse.collectives
-    rank.asked_stop = max(rank.asked_stop, pulse.asked_stop)
 
 
 def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> None:
@@ -403,6 +373,10 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
             attempt = _attempt(state, index)
             if attempt is not None:
                 attempt.aside_ordered.add(event.node_rank)
+        case o.HoldCheckpoint(attempt=index, path=path):
+            attempt = _attempt(state, index)
+            if attempt is not None:
+                attempt.replicas.held.add(path)
         case o.TellDigests() | o.LookClosely() | o.CertifyCheckpoint():
             if state.attempt is not None:
                 digesting.ordered(state.attempt, event.node_rank, event.order, stamp.wall_ns)

@@ -39,7 +39,7 @@ def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> Non
             at_ns = event.base_ns + entered_us * 1000 - (offset_ns or 0)
             if arrivals.enter(seen, rank.rank, record, group, seq, at_ns, call):
                 done.append((group, seq))
-    _note_steps(attempt, seen)
+    _note_steps(seen)
     arrivals.complete(seen, done)
 
 
@@ -66,37 +66,29 @@ def _group(state: RunState, attempt: AttemptState, pg: str, rank: int) -> GroupA
     seen = attempt.arrivals
     if (pg, rank) in seen.groups:
         return seen.groups[pg, rank]
-    if seen.unknown.get((pg, rank)) == len(state.groups):
+    made = state.group_of.get(pg, {}).get(rank)
+    if made is None or not attempt.ranks.keys() >= {*made.ranks}:
         return None
-    for key, made in state.groups.items():
-        if (
-            key.startswith(f"{pg}@")
-            and rank in made.ranks
-            and attempt.ranks.keys() >= {*made.ranks}
-        ):
-            nodes = {attempt.ranks[member].node_rank for member in made.ranks}
-            hosts = {state.nodes[node].host if node in state.nodes else node for node in nodes}
-            group = GroupArrivals(
-                pg=pg,
-                desc=made.pg_desc,
-                members=tuple(sorted(made.ranks)),
-                slack_ns=clocks.SLACK_NS if len(hosts) > 1 else 0,
-            )
-            seen.groups.update({(pg, member): group for member in group.members})
-            return group
-    seen.unknown[pg, rank] = len(state.groups)
-    return None
+    nodes = {attempt.ranks[member].node_rank for member in made.ranks}
+    hosts = {state.nodes[node].host if node in state.nodes else node for node in nodes}
+    group = GroupArrivals(
+        pg=pg,
+        desc=made.pg_desc,
+        members=tuple(sorted(made.ranks)),
+        slack_ns=clocks.SLACK_NS if len(hosts) > 1 else 0,
+    )
+    seen.groups.update({(pg, member): group for member in group.members})
+    return group
 
 
-def _note_steps(attempt: AttemptState, seen: Arrivals) -> None:
+def _note_steps(seen: Arrivals) -> None:
     """When the rank that is furthest had completed how many steps, and what one takes lately."""
-    furthest = max(attempt.ranks.values(), key=lambda rank: rank.step)
-    if not furthest.step_ns or (seen.steps and furthest.step <= seen.steps[-1][1]):
+    if seen.furthest <= (seen.steps[-1][1] if seen.steps else 0):
         return
-    seen.steps.append((furthest.step_ns, furthest.step))
+    seen.steps.append((seen.furthest_ns, seen.furthest))
     before_ns, before = seen.steps[max(0, len(seen.steps) - _RECENT_STEPS)]
-    if furthest.step > before:
-        seen.step_ns = max(0, furthest.step_ns - before_ns) // (furthest.step - before)
+    if seen.furthest > before:
+        seen.step_ns = max(0, seen.furthest_ns - before_ns) // (seen.furthest - before)
 
 
 def vitals_read(state: RunState, stamp: e.Stamp, event: e.VitalsRead) -> None:

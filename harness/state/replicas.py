@@ -6,7 +6,7 @@ say, and for `harness.diagnosis.replicas` to put into words.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.sightings import DigestPart, DigestRow
 from harness.state.closely import Closely
@@ -15,6 +15,8 @@ from harness.topology import ranks_of
 _MOST_PENDING = 16
 _RELAXED = 4
 """Looks begun after which ranks that have never told of a part are no longer waited for."""
+_MOST_EQUAL, _MOST_UNEQUAL = 64, 6
+"""Looks of a part that are remembered."""
 COLUMNS = "columns"
 """Mark of the sums of columns, looked at now and then beside those of rows: they show what rows
 do not."""
@@ -89,6 +91,10 @@ class Track:
     first: Look | None = None
     last: Look | None = None
     split: Split | None = None
+    equal: dict[int, int] = field(default_factory=dict)
+    """The digest that all had in common, by count, of the newest such looks."""
+    unequal: list[Look] = field(default_factory=list)
+    """The first looks at which not all had it."""
 
     @property
     def single(self) -> bool:
@@ -147,6 +153,7 @@ class Track:
 
     def _complete(self, look: Look) -> None:
         self.looks += 1
+        self._remember(look)
         last, self.last = self.last, look
         if self.first is None or last is None:
             self.first = look
@@ -166,6 +173,16 @@ class Track:
             self.split, self.held, self.held_moved = None, 1, 0
         else:
             self.split.looks += 1
+
+    def _remember(self, look: Look) -> None:
+        """For an attempt that computes the same again."""
+        if not look.equal:
+            if len(self.unequal) < _MOST_UNEQUAL and self.part.how != "sharded":
+                self.unequal.append(replace(look, progress={}))
+            return
+        (self.equal[look.count],) = look.values
+        if len(self.equal) > _MOST_EQUAL:
+            del self.equal[next(iter(self.equal))]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,8 +206,6 @@ class Suspicion:
     """Nodes that were asked for them."""
     asked_ns: int = 0
     answered: set[int] = field(default_factory=set)
-    anchors: dict[tuple[int, int], int] = field(default_factory=dict)
-    """What shows that a later attempt is where this one was: (part, digest) -> step."""
     close: Closely = field(default_factory=Closely)
     """What was found of the tensor itself."""
 
@@ -212,8 +227,11 @@ class Replicas:
     """Paths of checkpoints whose certification was ordered."""
     vouched: set[str] = field(default_factory=set)
     """Those of them whose manifest says so by now."""
+    held: set[str] = field(default_factory=set)
+    """Paths of those that retention was to leave alone."""
     saved_ns: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Files that the script saved for itself: when, and the rank."""
+    """Files that the script saved for itself: when, the last time, and the rank."""
+    first_saved_ns: dict[str, int] = field(default_factory=dict)
 
     def most(self, world_size: int) -> int:
         return 1024 + 16 * world_size

@@ -3,89 +3,161 @@ again, from where they were still equal.
 
 Two attempts are laid side by side by their digests, not by their counts: a look with the bits of
 one before the difference is the same place of the program, and shows that the program comes to the
-same bits again. Of a program that does not, nothing is concluded.
+same bits again. Of a program that does not, nothing is concluded. All that the same optimizer's
+looks have shown counts, not the suspicion alone: a slice of its state that was first looked at when
+it was wrong already is placed by the parameters, and what differed first is often elsewhere.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.incidents import Incident, IncidentSettled
+from harness.observations import LookedClosely
 from harness.sightings import DigestPart
-from harness.state.replicas import Look, Suspicion, Track
+from harness.state.closely import unpacked
+from harness.state.replicas import Look, Suspicion, Track, look_all
 
-_MOST_SEEN = 256
-_ONE_OPTIMIZER = ("parameters", "gradients")
-"""Sites whose looks of one optimizer count its steps."""
+_MOST_SEEN = 512
+_MOST_REREAD = 4096
+_STEPPED = ("parameters", "gradients", "optimizer state")
+"""Sites whose looks count the steps of an optimizer."""
+Place = tuple[int, int]
+"""A part, and the count of a look at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What an attempt has shown of the ranks of a suspicion."""
+
+    anchors: dict[tuple[int, int], int]
+    """Part and digest that all had in common then -> the step."""
+    differences: dict[Place, Look]
 
 
 @dataclass(slots=True, kw_only=True)
 class Rerun:
-    """Waits, in a later attempt, for the look that corresponds to `known.at`."""
+    """Waits, in a later attempt, for a look that corresponds to one of the differences."""
 
     known: Suspicion
     attempt: int
     """That of the suspicion."""
-    seen: dict[int, int] = field(default_factory=dict)
-    """Digests on which the group agrees again, by count."""
+    earlier: Earlier
+    seen: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    """Digests on which the group agrees again, and counts in a step."""
     shift: int | None = None
     """How many steps later, by count, this attempt comes to the same place."""
+    reread: dict[int, Sequence[int]] = field(default_factory=dict)
+    """By count of this attempt: words of the tensor that differed, where it did."""
+    void: bool = False
+    """Two digests have put it at two places: nothing is concluded."""
     right: frozenset[int] | None = None
-    """Those of the group that had the same bits then; empty: nobody. None: not computed yet."""
+    """Those of the group that had the same bits then. None: not known yet."""
 
     def take(self, part: DigestPart, look: Look) -> None:
         """A look of this attempt is complete."""
-        value = next((v for v, ranks in look.values.items() if self.known.group <= ranks), None)
-        if value is None or self.right is not None:
+        if self.right is not None or self.void or not self.concerns(part):
             return
-        suspect = self.known.track.part
+        value = next((v for v, ranks in look.values.items() if self.known.group <= ranks), None)
+        if value is None:
+            return
+        self.seen[part.part, look.count] = value, _counts_of_a_step(part)
+        if len(self.seen) > _MOST_SEEN:
+            del self.seen[next(iter(self.seen))]
+        place = self.earlier.anchors.get((part.part, value))
+        if place is None:
+            self._compare([(part.part, look.count)])
+            return
+        shift = step_of(part, look.count) - place
         if self.shift is None:
-            place = self.known.anchors.get((part.part, value))
-            if place is not None:
-                self.shift = step_of(part, look.count) - place
-        if part.part == suspect.part:
-            self.seen[look.count] = value
-            if len(self.seen) > _MOST_SEEN:
-                del self.seen[min(self.seen)]
-        if self.shift is not None:
-            per_step = 2 if suspect.site == "parameters" else 1
-            again = self.seen.get(self.known.at.count + per_step * self.shift)
-            if again is not None:
-                self.right = self.known.at.values.get(again, frozenset()) & self.known.group
+            self.shift = shift
+            self._compare(list(self.seen))
+        elif shift != self.shift:
+            self.void = True
+
+    def heard(self, event: LookedClosely) -> None:
+        """What a rank of this attempt has of the words that differed."""
+        known = self.known
+        if (event.part, event.suspect) != (known.track.part.part, known.at.count):
+            return
+        for told in event.sums:
+            if told.words and len(self.reread) < _MOST_REREAD:
+                self.reread[event.count] = unpacked(told.words)
+
+    def count_of(self, count: int) -> int:
+        """The look of this attempt that corresponds to one of the suspicion's part."""
+        return count + _counts_of_a_step(self.known.track.part) * (self.shift or 0)
+
+    def concerns(self, part: DigestPart) -> bool:
+        suspect = self.known.track.part
+        return part.part == suspect.part or _same_clock(part, suspect)
+
+    def _compare(self, places: Iterable[Place]) -> None:
+        for part, count in places if self.shift is not None else ():
+            value, per_step = self.seen[part, count]
+            look = self.earlier.differences.get((part, count - per_step * (self.shift or 0)))
+            right = frozenset() if look is None else look.values.get(value, frozenset())
+            if right & self.known.group:
+                self.right = right & self.known.group
+                return
 
 
 def step_of(part: DigestPart, count: int) -> int:
     """The step that begins with what look `count` of `part` shows, or, of gradients, uses it."""
-    return (count + 1) // 2 if part.site == "parameters" else count
+    match part.site:
+        case "parameters":
+            return (count + 1) // 2
+        case "optimizer state":
+            return count + 1
+        case _:
+            return count
 
 
-def anchors(
-    tracks: Iterable[Track], track: Track, before: Look | None
-) -> dict[tuple[int, int], int]:
-    """Steps by what was known to be equal at their begin: (part, digest) -> step. `before` is the
-    last look of `track` at which all was well."""
-    found: dict[tuple[int, int], int] = {}
-    if before is None:
-        return found
-    for other in tracks:
-        look = before if other is track else other.split.before if other.split else other.last
-        if look is None or not look.equal:
+def _counts_of_a_step(part: DigestPart) -> int:
+    return 2 if part.site == "parameters" else 1
+
+
+def _same_clock(one: DigestPart, other: DigestPart) -> bool:
+    """Whether the looks at both are counted by the steps of one optimizer."""
+    return one.clock == other.clock >= 0 and {one.site, other.site} <= set(_STEPPED)
+
+
+def earlier(tracks: Iterable[Track], known: Suspicion) -> Earlier:
+    """What `tracks` show of the ranks of `known`, one of theirs."""
+    steps: dict[tuple[int, int], set[int]] = {}
+    differences: dict[Place, Look] = {}
+    for track in tracks:
+        if track is not known.track and not _same_clock(track.part, known.track.part):
             continue
-        mine, theirs = track.part, other.part
-        alike = (mine.name, mine.members) == (theirs.name, theirs.members)
-        if other is track or (alike and {mine.site, theirs.site} <= set(_ONE_OPTIMIZER)):
-            (value,) = look.values
-            found[theirs.part, value] = step_of(theirs, look.count)
-    return found
+        part = track.part
+        for count, value in track.equal.items():
+            if known.group <= (track.members or track.told):
+                steps.setdefault((part.part, value), set()).add(step_of(part, count))
+        for look in track.unequal:
+            if known.group <= look_all(look):
+                differences[part.part, look.count] = look
+    # What stands still has the same digest at many steps, and shows none of them.
+    anchors = {key: step for key, (step, *more) in steps.items() if not more}
+    return Earlier(anchors=anchors, differences=differences)
 
 
-def pending(known: Iterable[Suspicion], earlier: Iterable[Rerun], attempt: int) -> list[Rerun]:
-    """What the attempt after `attempt` may compute again: the suspicions of that one, and those it
-    had from attempts before it and has not come to."""
-    left = [Rerun(known=one.known, attempt=one.attempt) for one in earlier if one.right is None]
-    new = [
-        Rerun(known=one, attempt=attempt) for one in known if one.kind == "split" and one.anchors
+def pending(tracks: Iterable[Track], known: Iterable[Suspicion], attempt: int) -> list[Rerun]:
+    """What the attempt after `attempt` may compute again of its suspicions."""
+    every = list(tracks)
+    found = [
+        Rerun(known=one, attempt=attempt, earlier=earlier(every, one))
+        for one in known
+        if one.kind == "split" or (one.kind == "apart" and one.track.part.site == _STEPPED[2])
     ]
-    return [*left, *new]
+    return [one for one in found if one.earlier.anchors and one.earlier.differences]
+
+
+def left(reruns: Iterable[Rerun]) -> list[Rerun]:
+    """Those that an attempt has not settled, for the next one."""
+    return [
+        Rerun(known=one.known, attempt=one.attempt, earlier=one.earlier)
+        for one in reruns
+        if one.right is None
+    ]
 
 
 def applied(incident: Incident, event: IncidentSettled) -> Incident:
@@ -100,6 +172,6 @@ def applied(incident: Incident, event: IncidentSettled) -> Incident:
             innocent=tuple(sorted(cleared - set(verdict.victims))),
             cause=event.cause,
             reason=event.reason,
-            confidence="proven",
+            confidence=event.confidence,
         ),
     )

@@ -14,8 +14,8 @@ _PAST_STEPS, _PAST_CALLS = 10, 64
 
 def advance(attempt: AttemptState, rank: RankState, now_ns: int) -> None:
     """`rank` shows progress: a pause has ended."""
-    if rank.collectives or rank.step:
-        past_start = (rank.step or rank.collectives * _PAST_STEPS // _PAST_CALLS) >= _PAST_STEPS
+    if rank.step or rank.collectives:
+        past_start = rank.step >= _PAST_STEPS or (not rank.step and rank.collectives >= _PAST_CALLS)
         attempt.pace.note(now_ns - rank.advanced_ns, past_start=past_start)
     rank.advanced_ns = now_ns
     attempt.begun = True

@@ -75,8 +75,8 @@ class Pace:
 
     def note(self, pause_ns: int, *, past_start: bool) -> None:
         """A pause has ended. A quantile by small steps, as in frugal streaming (Ma, 2013)."""
-        if past_start:
-            self.longest_ns = max(self.longest_ns, pause_ns)
+        if past_start and pause_ns > self.longest_ns:
+            self.longest_ns = pause_ns
         share = 0.3 if pause_ns > self.usual_ns else 0.03
         self.usual_ns += share * (pause_ns - self.usual_ns)
 
@@ -312,6 +312,8 @@ class RunState:
     """As the lowest rank declared it; its coordinates are that rank's own."""
     coordinates: dict[int, dict[str, int]] = field(default_factory=dict)
     groups: dict[str, e.GroupCreated] = field(default_factory=dict)
+    group_of: dict[str, dict[int, e.GroupCreated]] = field(default_factory=dict)
+    """The same by name, and by rank in it: disjoint groups may share a name."""
     strikes: list[Strike] = field(default_factory=list)
     """Of hosts, those of earlier runs first."""
     faults: list[e.FaultInjected] = field(default_factory=list)

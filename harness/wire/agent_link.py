@@ -17,7 +17,7 @@ from typing import Any
 from grpc.aio import AioRpcError
 
 from harness import codec
-from harness.errors import HarnessError, NodeFailure, PlatformError, UsageError
+from harness.errors import HarnessError, NodeFailure, PlatformError, Refused, UsageError
 from harness.events import Event, PulsesRead, Record, Stamp
 from harness.orders import Command, Order, Shutdown
 from harness.version import version
@@ -326,7 +326,7 @@ class AgentLink:
         self._heard()
         if answer.refused:
             if self._welcome is None:
-                raise UsageError(f"the controller at {self._address} refused: {answer.refused}")
+                raise Refused(f"the controller at {self._address} refused: {answer.refused}")
             raise NodeFailure(f"the controller gave this node up: {answer.refused}")
         if self._welcome is None:
             self._welcome = Welcome(run=answer.run, node_rank=answer.node_rank)

@@ -6,7 +6,7 @@ import hashlib
 import grpc
 from grpc.aio import AioRpcError, Channel, Metadata, insecure_channel, secure_channel
 
-from harness.errors import HarnessError, NodeFailure, PlatformError, UsageError
+from harness.errors import AccessError, HarnessError, NodeFailure, PlatformError, UsageError
 from harness.policy import REPORTS_PER_SECOND, Policy
 from harness.wire.tls import PLAIN, Tls
 
@@ -99,7 +99,7 @@ def in_words(error: AioRpcError, address: str) -> HarnessError:
     details = error.details() or error.code().name.lower()
     match error.code():
         case grpc.StatusCode.UNAUTHENTICATED:
-            return UsageError(
+            return AccessError(
                 f"the controller at {address} wants the run's token: {details}",
                 help="set HARNESS_TOKEN to the token the run was started with",
             )
@@ -110,7 +110,10 @@ def in_words(error: AioRpcError, address: str) -> HarnessError:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return NodeFailure(f"the controller at {address} does not answer")
         case grpc.StatusCode.UNAVAILABLE:
-            return NodeFailure(f"no controller answers at {address} ({_first_cause(details)})")
+            return NodeFailure(
+                f"no controller answers at {address} ({_first_cause(details)})",
+                help="the address stands in controller.json of the run",
+            )
         case _:
             return NodeFailure(f"lost the controller at {address}: {details}")
 

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from grpc.aio import Server, ServerInterceptor, ServicerContext, server
 
-from harness.errors import UsageError
+from harness.errors import AccessError, PlacementError, UsageError
 from harness.portholder import held_by
 from harness.wire.channel import SERVER_OPTIONS, TOKEN_KEY, token_proof
 from harness.wire.tls import PLAIN, Tls
@@ -24,7 +24,7 @@ def open_server(bind: str, token: str, tls: Tls = PLAIN) -> tuple[Server, str]:
     """
     host, port = split_address(bind)
     if not token and not _is_loopback(host):
-        raise UsageError(
+        raise AccessError(
             f"{bind} can be reached from other machines and the run has no token",
             help="give the run a token, or listen on 127.0.0.1",
         )
@@ -40,7 +40,7 @@ def open_server(bind: str, token: str, tls: Tls = PLAIN) -> tuple[Server, str]:
     except RuntimeError:
         real_port = 0
     if real_port == 0:
-        raise UsageError(f"port {_join_address(host, port)} is in use", help=_HELP_IN_USE)
+        raise PlacementError(f"port {_join_address(host, port)} is in use", help=_HELP_IN_USE)
     return aio_server, _join_address(host, real_port)
 
 
@@ -101,7 +101,7 @@ def _probe(host: str, port: int) -> None:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
-        raise UsageError(f"cannot listen on {address}: {error.strerror}") from None
+        raise PlacementError(f"cannot listen on {address}: {error.strerror}") from None
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -110,5 +110,5 @@ def _probe(host: str, port: int) -> None:
             if error.errno == errno.EADDRINUSE:
                 holder = held_by(port)
                 help = f"it is {holder}; choose another port" if holder else _HELP_IN_USE
-                raise UsageError(f"port {address} is in use", help=help) from None
-            raise UsageError(f"cannot listen on {address}: {error.strerror}") from None
+                raise PlacementError(f"port {address} is in use", help=help) from None
+            raise PlacementError(f"cannot listen on {address}: {error.strerror}") from None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.config import Config, Job
-from harness.errors import UsageError
+from harness.errors import AccessError
 
 if TYPE_CHECKING:
     import grpc  # heavy, and whoever only checks the files does without
@@ -47,7 +47,7 @@ class Tls:
         """Raise UsageError for files that are missing, no PEM, or do not belong together."""
         if bool(self.cert) != bool(self.key):
             given, missing = ("--tls-cert", "--tls-key")[:: 1 if self.cert else -1]
-            raise UsageError(f"{given} is of no use without {missing}", help=_HELP)
+            raise AccessError(f"{given} is of no use without {missing}", help=_HELP)
         if self.cert:
             _read(self.cert, "--tls-cert")
             _read(self.key, "--tls-key")
@@ -57,13 +57,13 @@ class Tls:
                     self.cert, self.key, password=""
                 )
             except (ssl.SSLError, OSError, ValueError) as error:
-                raise UsageError(_pair_in_words(self, error), help=_HELP) from None
+                raise AccessError(_pair_in_words(self, error), help=_HELP) from None
         if self.ca:
             _read(self.ca, "--tls-ca")
             try:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.ca)
             except (ssl.SSLError, OSError):
-                raise UsageError(
+                raise AccessError(
                     f"--tls-ca: {self.ca} holds no certificate in PEM form", help=_HELP
                 ) from None
 
@@ -99,7 +99,7 @@ def _read(path: str, option: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(f"{option}: {path}: {error.strerror}", help=_HELP) from None
+        raise AccessError(f"{option}: {path}: {error.strerror}", help=_HELP) from None
 
 
 def _pair_in_words(tls: Tls, error: Exception) -> str:

@@ -149,33 +149,27 @@ def watch_steps(module: Any, find: Find) -> None:
 
 def watch_backward(module: Any, find: Find) -> None:
     """Hook for torch.autograd, whose `backward` every `Tensor.backward` calls."""
-    module.backward = _outermost(module.backward, marklog.BACKWARD, find, lambda args: True)
+    module.backward = _outermost(module.backward, marklog.BACKWARD, find)
 
 
 def watch_forward(module: Any, name: str, find: Find) -> None:
     """Hook for the module that has the wrapper class `name`: forwards that train."""
-
-    def trains(args: tuple[Any, ...]) -> bool:
-        return bool(_torch().is_grad_enabled() and args[0].training)
-
     wrapper = getattr(module, name)
-    wrapper.forward = _outermost(wrapper.forward, marklog.FORWARD, find, trains)
+    wrapper.forward = _outermost(wrapper.forward, marklog.FORWARD, find)
 
 
-def _outermost(
-    original: Callable[..., Any],
-    kind: int,
-    find: Find,
-    counts: Callable[[tuple[Any, ...]], bool],
-) -> Callable[..., Any]:
+def _outermost(original: Callable[..., Any], kind: int, find: Find) -> Callable[..., Any]:
     torch = _torch()  # may be half imported now; what is used of it is there when it is called
+    forward = kind == marklog.FORWARD
 
     @functools.wraps(original)
     def marked(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
         marker = find()
-        if marker is None or marker.busy or not counts(args):
+        if marker is None or marker.busy:
+            return original(*args, **kwargs)
+        if forward and not (torch.is_grad_enabled() and args[0].training):
             return original(*args, **kwargs)
         marker.mark(kind, sys._getframe(1))
         marker.busy = True

@@ -1,6 +1,7 @@
 """`harness analyze` as a person and a program meet it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_bad_usage_is_one_line(
     assert group.call(arguments) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith(f"error: {words}")
+    assert re.match(rf"error\[H(001|304)\]: {words}", told.err)
     assert len(told.err.splitlines()) <= 2
 
 

@@ -1,6 +1,7 @@
 """`harness chaos` and `harness inject` as typed, where nothing has to run for the answer."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,24 @@ def test_a_dry_run_says_what_would_happen_and_starts_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["plan.toml"]
 
 
+def test_a_campaign_that_is_gone_on_with_has_the_options_it_was_begun_with(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    begin = ["chaos", "campaign", "--kinds", "kill,stop", "--workloads", "dp4", "--minutes", "0"]
+    assert group.call([*begin, "--out", str(tmp_path)]) == 2
+    assert "nothing is judged" in capsys.readouterr().err
+    (folder,) = tmp_path.iterdir()
+    again = ["chaos", "campaign", "--resume", str(folder), "--dry-run"]
+    assert group.call(again) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[0]) == (6, "dp4: kill@0")
+    assert group.call([*again, "--kinds", "stop"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    (folder / "campaign.json").unlink()
+    assert group.call(again) == 2
+    assert "no campaign was begun there" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -72,5 +91,5 @@ def test_a_wrong_line_is_answered_in_two(
     monkeypatch.chdir(tmp_path)
     assert group.call(arguments.split()) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == f"error: {error}"
+    assert re.sub(r"^error\[H\d{3}\]", "error", lines[0]) == f"error: {error}"
     assert len(lines) <= 2

@@ -34,6 +34,10 @@ def test_what_may_go() -> None:
     assert expendable(manifests(1, 2, 3, 4, certified_steps=(1, 2, 3)), keep=1) == [1]
     assert expendable(manifests(1, certified_steps=(1,)), keep=1) == []
     assert expendable([], keep=1) == []
+    assert expendable(manifests(1, 2, 3, 4), keep=1, held=[2]) == [1, 3]
+    assert expendable(manifests(1, 2, 3, 4), keep=1, awaited=True) == [2, 3]
+    assert expendable(manifests(1, 2, 3, 4, certified_steps=(2,)), keep=1, awaited=True) == [1]
+    assert expendable(manifests(1, 2, 3, certified_steps=(3,)), keep=1, awaited=True) == [1, 2]
 
 
 def test_a_manifest_comes_back_and_every_edit_is_seen() -> None:
@@ -156,12 +160,15 @@ def test_the_json_follows_its_schema(root: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["ls", "/nonexistent"], "error: /nonexistent: no such folder\n"),
-        (["ls"], "error: missing argument 'DIR'\n"),
-        (["verify", ".", "--step", "3"], "error: .: no checkpoint of step 3\n"),
-        (["prune", "."], "error: missing option '--keep'\n"),
-        (["prune", ".", "--keep", "0"], "error: invalid value for '--keep': 0 is not in the range"),
-        ([], "error: missing command: ls, verify or prune\n"),
+        (["ls", "/nonexistent"], "error[H305]: /nonexistent: no such folder\n"),
+        (["ls"], "error[H001]: missing argument 'DIR'\n"),
+        (["verify", ".", "--step", "3"], "error[H305]: .: no checkpoint of step 3\n"),
+        (["prune", "."], "error[H001]: missing option '--keep'\n"),
+        (
+            ["prune", ".", "--keep", "0"],
+            "error[H001]: invalid value for '--keep': '0' is not a",
+        ),
+        ([], "error[H001]: missing command: ls, verify or prune\n"),
     ],
 )
 def test_wrong_lines_are_answered_in_one(

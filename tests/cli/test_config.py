@@ -78,11 +78,11 @@ def test_all_that_is_wrong_is_said_at_once(
     code, out, _ = shell("validate")
     assert code == 2
     assert out.splitlines() == [
-        f"error: {path}: unknown key 'max_restart'",
+        f"error[H002]: {path}: unknown key 'max_restart'",
         "help: did you mean max_restarts?",
-        f"error: {path}: stop_grace: 'x' is not a number",
-        f"error: {path}: spares: -1 is less than 0",
-        "error: HARNESS_NODE_RANK: 'q' is not a whole number",
+        f"error[H002]: {path}: stop_grace: 'x' is not a number",
+        f"error[H002]: {path}: spares: -1 is less than 0",
+        "error[H002]: HARNESS_NODE_RANK: 'q' is not a whole number",
         "warning: HARNESS_MAX_RESTART is not a setting and does nothing;"
         " did you mean HARNESS_MAX_RESTARTS?",
         "4 things wrong",

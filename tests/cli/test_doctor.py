@@ -12,8 +12,9 @@ import jsonschema
 import pytest
 
 from harness.cli.group import call
-from harness.doctor import checks, cores, limits, network, software, storage
+from harness.doctor import checks, cores, launched, limits, network, software, storage
 from harness.doctor.checks import Check
+from harness.state import RunState
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads(
@@ -42,7 +43,7 @@ def test_plain_lines_say_what_to_do(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = Check(name="ports", level="fail", says="no port is left", help="wait")
-    monkeypatch.setattr("harness.cli.doctor._all", lambda *_: iter([bad]))
+    monkeypatch.setattr("harness.cli.doctor._all", lambda *_, **__: iter([bad]))
     assert call(["doctor"]) == 2
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "fail  ports             no port is left"
@@ -52,7 +53,7 @@ def test_plain_lines_say_what_to_do(
 
 def test_a_run_that_is_not_there_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["doctor", "swift-otter-12"]) == 2
-    assert capsys.readouterr().err.startswith("error: no run 'swift-otter-12'")
+    assert capsys.readouterr().err.startswith("error[H101]: no run 'swift-otter-12'")
     assert call(["doctor", "--nproc-per-node", "many"]) == 2
 
 
@@ -114,6 +115,62 @@ def test_a_broken_check_stops_no_other() -> None:
     assert [check.level for check in found] == ["skip", "ok"]
     assert found[0].says == "could not be looked at: Permission denied"
     assert checks.worst(found) == "ok"
+
+
+def test_ranks_that_are_not_alike_are_named() -> None:
+    told = {
+        rank: {
+            "rank": rank, "host": f"host{rank // 2}", "met_seconds": 0.5, "files_soft": 4096,
+            "block_seconds": 0.001, "clock_seconds": 0.0, "packages": {"numpy": "2.4"},
+            "code": {"harness": "aa"},
+        }
+        for rank in range(4)
+    }  # fmt: skip
+    assert {check.level for check in launched.told_apart(told, RunState())} == {"ok"}
+    told[1] |= {"block_seconds": 0.002, "packages": {"numpy": "2.3"}, "code": {"harness": "bb"}}
+    told[3] |= {"clock_seconds": -7.0, "files_soft": 256}
+    found = {check.name: check for check in launched.told_apart(told, RunState())}
+    assert found["rank speed"].says == "rank 1 (host0) up to 2.0 times slower than most"
+    assert found["packages"].says == "numpy is 2.3 on rank 1, 2.4 on ranks 0,2-3"
+    assert found["code"].says == "harness is bb on rank 1, aa on ranks 0,2-3"
+    assert found["rank clocks"].says == "rank 3 (host1) is 7.0 s behind"
+    assert found["rank files"].says.startswith("may have open: 256 on rank 3, 4096 on ranks 0-2")
+
+
+def test_own_ranks_and_those_of_a_run_are_not_compared(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["doctor", "--ranks", "2", "swift-otter-12"]) == 2
+    assert "--ranks starts ranks of its own" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_ranks_of_its_own_are_started_and_compared(here: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "doctor", "--ranks", "2", "--json"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+        timeout=100,
+    )
+    told = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(told)
+    assert done.returncode == checks.EXIT_CODES[told["level"]]
+    found = {check["name"]: check for check in told["checks"]}
+    assert found["ranks"]["says"].startswith("all 2 ran after")
+    for name in ("python", "arguments", "environment", "packages", "code", "rank files"):
+        assert found[name]["level"] == "ok"
+    assert len(found["rank speed"]["facts"]["block_seconds"]) == 2
+    assert not list(here.iterdir())
+
+
+def test_ranks_that_do_not_start_are_told_with_the_reason() -> None:
+    said = "harness: run doctor\nerror[H201]: no port is left\nhelp: wait\n"
+    check = launched.broken(4, {0: {}}, RunState(), said)
+    assert (check.level, check.says) == (
+        "fail",
+        "1 of 4 ranks started and met: error[H201]: no port is left",
+    )
 
 
 SCRIPT = """\

@@ -15,7 +15,7 @@ import pytest
 
 from harness import codec, journal
 from harness import events as e
-from harness.cli import reading
+from harness.cli import output
 from harness.cli.group import call
 from tests.replay.world import World
 
@@ -118,13 +118,13 @@ def test_it_can_be_told_at_the_pace_at_which_it_happened(
 def test_long_work_is_counted_where_somebody_sits(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reading, "_LONG_SECONDS", -1.0)
+    monkeypatch.setattr(output, "_LONG_SECONDS", -1.0)
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert list(reading.counted(range(600), "reading")) == list(range(600))
+    assert list(output.counted(range(600), "reading")) == list(range(600))
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert list(reading.counted(range(600), "reading")) == list(range(600))
+    assert list(output.counted(range(600), "reading")) == list(range(600))
     err = capsys.readouterr().err
     assert err.startswith("\rreading: 256")
     assert err.endswith("\r")

@@ -1,6 +1,7 @@
 """The command line as a whole: what is imported, what help says, which flags there are."""
 
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,6 +89,7 @@ def test_help_has_examples_first_and_fits_on_a_screen(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 45
     assert max(map(len, lines)) <= 100
+    assert not [line for line in lines if re.search(r"INTEGER|FLOAT|x>=", line)]
     examples = [at for at, line in enumerate(lines) if line.startswith(f"  harness {words[0]}")]
     examples += [at for at, line in enumerate(lines) if line.startswith(f"    harness {words[0]}")]
     options = [at for at, line in enumerate(lines) if line in ("Options:", "Commands:", "Common:")]
@@ -143,6 +145,22 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[
             "invalid value for '--logs': 'tial' is not one of 'tail', 'all', 'none'",
             "did you mean tail?",
         ),
+        (["completion"], "missing argument 'bash|zsh|fish'", "see harness completion --help"),
+        (
+            ["doctor", "--ranks", "0"],
+            "invalid value for '--ranks': '0' is not a whole number from 1 to 512",
+            "see harness doctor --help",
+        ),
+        (
+            ["replay", "--speed", "nan"],
+            "invalid value for '--speed': 'nan' is not a number above 0",
+            "see harness replay --help",
+        ),
+        (
+            ["ckpt", "prune", "."],
+            "missing option '--keep'",
+            "see harness ckpt prune --help",
+        ),
         (["--verison"], "no such option: --verison", "did you mean --version?"),
         (["run"], "no script given", "for example: harness run train.py"),
         (
@@ -175,7 +193,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[
 def test_a_wrong_line_is_answered_in_two(
     arguments: list[str], error: str, help: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(capsys, *arguments) == (2, [f"error: {error}", f"help: {help}"])
+    code, lines = run(capsys, *arguments)
+    assert code == 2
+    assert [re.sub(r"^error\[H\d{3}\]", "error", line) for line in lines] == [
+        f"error: {error}",
+        f"help: {help}",
+    ]
 
 
 def test_a_bug_of_ours_is_one_line_and_a_file(
@@ -189,7 +212,7 @@ def test_a_bug_of_ours_is_one_line_and_a_file(
     monkeypatch.setattr("harness.cli.run.command", broken)
     code, lines = run(capsys, "run")
     assert code == 70
-    assert lines[0] == "error: a bug in Harness: RuntimeError: first line"
+    assert lines[0] == "error[H900]: a bug in Harness: RuntimeError: first line"
     (report,) = tmp_path.glob("harness-bug-*.txt")
     assert str(report) in lines[1]
     assert "second line" in report.read_text()

@@ -114,13 +114,22 @@ def test_a_batch_script_is_one_for_bash(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["slurm"], "error: no script given"),
-        (["slurm", "none.py"], "error: there is no script none.py"),
-        (["slurm", "--", "--nnodes", "2", "train it.py"], "error: --nnodes is told by the engine"),
-        (["slurm", "--", "--max-restart", "2", "x.py"], "error: no such option: --max-restart"),
-        (["slurm", "--sbatch=x", "train it.py"], "error: --sbatch: 'x' is no option of sbatch"),
-        (["k8s", "train it.py"], "error: missing option '--image'"),
-        (["k8s", "--image", "i", "--name", "A b", "t.py"], "error: --name: 'A b' cannot be"),
+        (["slurm"], "error[H003]: no script given"),
+        (["slurm", "none.py"], "error[H003]: there is no script none.py"),
+        (
+            ["slurm", "--", "--nnodes", "2", "train it.py"],
+            "error[H001]: --nnodes is told",
+        ),
+        (
+            ["slurm", "--", "--max-restart", "2", "x.py"],
+            "error[H001]: no such option: --max",
+        ),
+        (
+            ["slurm", "--sbatch=x", "train it.py"],
+            "error[H201]: --sbatch: 'x' is no option",
+        ),
+        (["k8s", "train it.py"], "error[H001]: missing option '--image'"),
+        (["k8s", "--image", "i", "--name", "A b", "t.py"], "error[H001]: --name: 'A b' cannot be"),
     ],
 )
 def test_wrong_lines_are_answered(

@@ -107,7 +107,8 @@ def computed_again(
 ) -> list[list[Finding]]:
     """`found` of the trainings of the attempt before, as they read after a rollback that begins
     them all again, without a fault."""
-    reruns = pending(folded(node, ranks).replicas.suspicions, (), node.attempt)
+    before = folded(node, ranks).replicas
+    reruns = pending(before.tracks.values(), before.suspicions, node.attempt)
     train_many(node, layout, [None] * len(found), ranks=ranks, steps=steps)
     right = {
         rerun.known.at.ref: (rerun.known.group, rerun.right)

@@ -62,8 +62,8 @@ def test_an_existing_name_and_an_impossible_folder_are_refused(here: Path) -> No
     taken = harness(here, "run", "--run-name", "mine", "train.py")
     impossible = harness(here, "run", "--runs-dir", "file/runs", "train.py")
     assert (taken.returncode, impossible.returncode) == (2, 2)
-    assert taken.stderr.startswith("error: run mine already exists in ")
-    assert impossible.stderr.startswith("error: cannot make a run directory in ")
+    assert taken.stderr.startswith("error[H001]: run mine already exists in ")
+    assert impossible.stderr.startswith("error[H303]: cannot make a run directory in ")
     assert not (here / "runs" / "latest").exists()
 
 
@@ -128,7 +128,7 @@ def test_harm_is_refused_unless_allowed_and_stop_stops(
 ) -> None:
     refused = harness(here, "inject", "kill", "--rank", "0")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: refused: ")
+    assert refused.stderr.startswith("error[H103]: refused: ")
     assert "--chaos-allowed" in refused.stderr
     unknown = harness(here, "inject", "kill", "--rank", "0", "life")
     assert unknown.returncode == 2
@@ -138,14 +138,14 @@ def test_harm_is_refused_unless_allowed_and_stop_stops(
     assert running.wait(60) != 0
     over = harness(here, "stop", "live")
     assert over.returncode == 2
-    assert over.stderr.startswith("error: run live is over")
+    assert over.stderr.startswith("error[H102]: run live is over")
 
 
 @pytest.mark.parametrize("running", [("--chaos-allowed",)], indirect=True)
 def test_an_allowed_kill_kills_the_rank(here: Path, running: "subprocess.Popen[str]") -> None:
     wrong = harness(here, "inject", "kill", "--rank", "7")
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith("error: refused: ")
+    assert wrong.stderr.startswith("error[H103]: refused: ")
     (here / "working").unlink()
     done = harness(here, "inject", "kill", "--rank", "0")
     assert done.returncode == 0, done.stderr
@@ -169,7 +169,7 @@ def test_folders_to_watch(here: Path) -> None:
     refused = harness(here, "run", "--watch-checkpoints", "file", "train.py")
     assert refused.returncode == 2
     assert refused.stderr == (
-        "error: --watch-checkpoints: file is a file, not a directory\n"
+        "error[H002]: --watch-checkpoints: file is a file, not a directory\n"
         "help: give the directory that the checkpoint files are saved in\n"
     )
 
@@ -181,7 +181,7 @@ def test_names_that_digests_leave_alone(here: Path) -> None:
     refused = harness(here, "run", "--digest-exclude", "*", "train.py")
     assert refused.returncode == 2
     assert refused.stderr == (
-        "error: --digest-exclude: * excludes every tensor\n"
+        "error[H002]: --digest-exclude: * excludes every tensor\n"
         "help: to take no digests at all give --digests 0\n"
     )
 

@@ -78,9 +78,9 @@ def test_stacks_of_a_live_run_by_command_and_by_signal(
     assert (answer["schema"], answer["incident"]) == (1, None)
     assert answer["sentence"] == "rank 1 is at train.py:4 in odd"
     for arguments, words in (
-        (["--rank", "3"], "error: refused: there is no rank 3; the ranks are 0-2"),
-        (["--rank", "x"], "error: "),
-        (["--locals", "perhaps"], "error: "),
+        (["--rank", "3"], "error[H103]: refused: there is no rank 3; the ranks are 0-2"),
+        (["--rank", "x"], "error[H004]: "),
+        (["--locals", "perhaps"], "error[H001]: "),
     ):
         done = harness(tmp_path, "stacks", *arguments)
         assert done.returncode == 2
@@ -130,5 +130,5 @@ def test_attach_to_a_job_of_somebody_else(tmp_path: Path) -> None:
         job.wait()
         job.stdout.close()
     done = harness(tmp_path, "attach", str(job.pid))
-    assert (done.returncode, done.stderr) == (2, f"error: there is no process {job.pid}\n")
+    assert (done.returncode, done.stderr) == (2, f"error[H306]: there is no process {job.pid}\n")
     assert harness(tmp_path, "attach").returncode == 2

@@ -316,7 +316,7 @@ def test_a_head_that_never_comes_is_an_error(launch: Start) -> None:
     meet = ["--nnodes", "2", "--node-rank", "1", "--master-port", str(free_port())]
     code, lines = launch(SLEEPER, *meet, "--rendezvous-timeout", "1").end()
     assert code == 82
-    assert "error: nobody listens at 127.0.0.1:" in lines[1]
+    assert "error[H203]: nobody listens at 127.0.0.1:" in lines[1]
 
 
 @pytest.mark.parametrize("options", [["--master-port"], ["--nnodes", "2", "--master-port"]])
@@ -328,5 +328,5 @@ def test_a_taken_port_is_named_and_leaves_no_run(launch: Start, options: list[st
         run = launch(SLEEPER, *options, str(port))
         code, lines = run.end()
     assert code == 2
-    assert lines[0].startswith(f"error: --master-port: port {port} on 127.0.0.1 cannot be had")
+    assert lines[0].startswith(f"error[H201]: --master-port: port {port} on 127.0.0.1 cannot")
     assert not run.runs.exists()

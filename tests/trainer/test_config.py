@@ -157,7 +157,9 @@ def test_wrong_worlds_get_one_line(flags: str, world_size: int, why: str) -> Non
 def test_place_is_read_from_the_worker_environment() -> None:
     assert Place.from_env({}) == Place()
     env = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
-    assert Place.from_env(env) == Place(rank=5, local_rank=1, world_size=8, launched=True)
+    alone = Place(rank=5, local_rank=1, world_size=8, local_world_size=8, launched=True)
+    assert Place.from_env(env) == alone
+    assert Place.from_env(env | {"LOCAL_WORLD_SIZE": "4"}).local_world_size == 4
 
 
 @pytest.mark.parametrize(

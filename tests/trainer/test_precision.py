@@ -9,6 +9,12 @@ from torch import nn
 from harness.trainer import precision
 from harness.trainer.precision import Float8Linear, Scales
 
+EIGHT = torch.cuda.is_available() and precision.hardware(torch.device("cuda"))
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not EIGHT, reason="no GPU with 8 bit")),
+]
+
 
 def pair(scales: Scales) -> tuple[nn.Linear, Float8Linear]:
     torch.manual_seed(0)
@@ -41,14 +47,21 @@ def test_eight_bits_are_near_sixteen() -> None:
         assert 0 < off(ours, theirs) < bound
 
 
-def test_the_hardware_product_is_the_emulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_hardware_product_is_the_emulated_one(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """torch._scaled_mm, which a GPU runs in 8 bit, exists on the CPU too."""
     _, eight = pair(Scales())
-    x = torch.randn(4, 16, 32, dtype=torch.bfloat16)
-    emulated = passed(eight, x)
-    monkeypatch.setattr(precision, "native", lambda a, b: True)
-    for ours, theirs in zip(passed(eight, x), emulated, strict=True):
-        assert off(ours, theirs) < 2**-8  # one rounding to bf16
+    eight.to(device)
+    x = torch.randn(4, 16, 32, dtype=torch.bfloat16).to(device)
+    assert precision.native(x.flatten(0, 1), eight.weight) == (device == "cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(precision, "native", lambda a, b: False)
+        emulated = passed(eight, x)
+        patch.setattr(precision, "native", lambda a, b: True)
+        for ours, theirs in zip(passed(eight, x), emulated, strict=True):
+            assert off(ours, theirs) < 2**-8  # one rounding to bf16
 
 
 def test_scales_come_from_the_steps_before() -> None:

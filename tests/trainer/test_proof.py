@@ -5,6 +5,7 @@ The bounds and why they are what they are: harness/trainer/prove.py.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from harness.trainer.compose import layout
@@ -63,49 +64,75 @@ def test_every_row_fits_and_is_named_once() -> None:
         layout(row.config, row.ranks)
 
 
-ranks_and_flags = st.fixed_dictionaries(
-    {
-        "ranks": st.sampled_from([2, 4, 8]),
-        "--tp": st.sampled_from([1, 2, 4]),
-        "--pp": st.sampled_from([1, 2, 4]),
-        "--cp": st.sampled_from([1, 2]),
-        "--cp-method": st.sampled_from(["ring", "ulysses", "gather"]),
-        "--dp-shard": st.sampled_from([1, 2, 4]),
-        "--zero": st.sampled_from(["auto", "1", "2", "3"]),
-        "--schedule": st.sampled_from(
-            ["1f1b", "gpipe", "interleaved", "looped-bfs", "zero-bubble", "zbv", "dualpipe-v"]
-        ),
-        "--micro-batches": st.sampled_from([1, 2, 4, 8]),
-        "--experts": st.sampled_from([0, 0, 4]),
-        "--ep": st.sampled_from([1, 2, 4]),
-        "--recompute": st.sampled_from(["none", "selective", "full"]),
-        "--d-model": st.sampled_from([32, 48]),
-        "--heads": st.sampled_from([4, 8]),
-        "--layers": st.sampled_from([4, 8]),
-        "--seq-len": st.sampled_from([16, 32]),
-        "--global-batch": st.sampled_from([8, 16]),
-        "--optimizer": st.sampled_from(["adamw", "lamb", "lars", "sgd"]),
+LAYOUTS = int(os.environ.get("LAYOUTS", "0"))
+"""How many are drawn, others each time; 0: always the same twelve. For a night `LAYOUTS=600`."""
+TOGETHER = 12
+MESHES = [
+    (pp, dp, cp, tp)
+    for pp, dp, cp, tp in itertools.product((1, 2, 3, 4), range(1, 9), (1, 2, 3), (1, 2, 4))
+    if 2 <= pp * dp * cp * tp <= 8
+]
+
+
+@st.composite
+def drawn_layouts(draw: st.DrawFn) -> tuple[int, str]:
+    """Ranks and flags, most of which fit together."""
+
+    def one(*values: Any) -> Any:
+        return draw(st.sampled_from(values))
+
+    pp, dp, cp, tp = draw(st.sampled_from(MESHES))
+    shard = one(*(n for n in range(1, dp + 1) if dp % n == 0))
+    beside = shard * cp * tp
+    experts = one(0, 0, 12)
+    splits = [n for n in range(1, beside + 1) if beside % n == 0 and 12 % n == 0]
+    schedules = ("1f1b", "gpipe", "interleaved", "looped-bfs", "zero-bubble", "zbv", "dualpipe-v")
+    micro = one(pp, 2 * pp) if pp > 1 else one(1, 2, 3)
+    flags = {
+        "--pp": pp,
+        "--cp": cp,
+        "--tp": tp,
+        "--dp-shard": shard,
+        "--experts": experts,
+        "--ep": one(*splits) if experts else 1,
+        "--zero": one("auto", "1") if pp > 1 else one("auto", "1", "2", "3"),
+        "--schedule": one(*schedules) if pp > 1 else "1f1b",
+        "--micro-batches": micro,
+        "--global-batch": dp * micro * one(1, 2),
+        "--cp-method": one("ring", "ulysses", "gather"),
+        "--recompute": one("none", "selective", "full"),
+        "--d-model": one(32, 48),
+        "--heads": one(4, 8),
+        "--layers": 2 * pp * one(1, 2) if pp > 1 else one(1, 2, 3),
+        "--seq-len": 2 * cp * tp * one(2, 5, 8),
+        "--optimizer": one("adamw", "lamb", "lars", "sgd"),
     }
-)
+    return pp * dp * cp * tp, " ".join(f"{name} {value}" for name, value in flags.items())
 
 
 @pytest.mark.slow
-@settings(max_examples=1, deadline=None, database=None, derandomize=True)
+@pytest.mark.timeout(0 if LAYOUTS else 300)
+@settings(
+    max_examples=max(1, LAYOUTS // TOGETHER),
+    deadline=None,
+    database=None,
+    derandomize=not LAYOUTS,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(st.data())
 def test_layouts_drawn_at_random(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     from harness.trainer.prove import Row
 
     rows: list[Row] = []
-    while len(rows) < 12:
-        drawn = data.draw(ranks_and_flags)
-        flags = " ".join(f"{name} {value}" for name, value in drawn.items() if name != "ranks")
-        row = Row(name=f"drawn {len(rows)}", ranks=drawn["ranks"], flags=flags)
+    while len(rows) < TOGETHER:
+        ranks, flags = data.draw(drawn_layouts())
+        row = Row(name=f"drawn {len(rows)}", ranks=ranks, flags=flags)
         try:
             layout(row.config, row.ranks)
         except ConfigError:
             continue
         rows.append(row)
-    assume(rows)
     file = tmp_path_factory.mktemp("drawn") / "matrix.toml"
     lines = [f'[[row]]\nname = "{r.name}"\nranks = {r.ranks}\nflags = "{r.flags}"\n' for r in rows]
     file.write_text("".join(lines))

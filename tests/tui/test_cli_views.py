@@ -137,7 +137,7 @@ def test_status_names_a_damaged_line_once_and_shows_the_rest(harness, root):
 def test_unknown_run_gets_two_lines(harness, command):
     code, out, err = harness(command, "crashd")
     assert (code, out) == (2, "")
-    assert err.splitlines()[0].startswith("error: no run 'crashd'")
+    assert err.splitlines()[0].startswith("error[H101]: no run 'crashd'")
     assert "did you mean crashed?" in err.splitlines()[1]
 
 
@@ -284,7 +284,7 @@ def test_tui_refuses_without_a_terminal(root):
     with shell(root, "tui", "crashed", stdin=subprocess.DEVNULL) as process:
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (2, "")
-    assert err.splitlines()[0].startswith("error: harness tui needs a terminal")
+    assert err.splitlines()[0].startswith("error[H007]: harness tui needs a terminal")
     assert "\x1b" not in err
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from harness import events as e
 from harness.agent.connections import Connection, Connections, established, sockets_of
+from harness.collectives import GroupCreation
 from harness.incidents import Incident
 from harness.sightings import Activity, Flow, Traffic
 from tests.replay.world import SECOND, World
@@ -229,3 +230,46 @@ def test_without_facts_it_takes_as_long_as_ever() -> None:
     assert verdict_within(world, 10) is not None
     assert 10.5 <= seconds_still(world) < 12
     assert world.now_ns > SECOND
+
+
+MAKES = GroupCreation(
+    pg="", pg_desc="init_process_group", ranks=(0, 1, 2), member=True, begun_ns=0, ended_ns=0
+)
+
+
+def in_their_first_group(begun: float, **more: Any) -> tuple[World, int]:
+    """All ranks begin it `begun` seconds after their start, and rank 1 alone is not told that it is
+    there; and when that was."""
+    world = World(nproc=3)
+    world.start()
+    world.say(e.PulsesRead(node_rank=0, pulses=()), 0)
+    begun_ns = world.now_ns + int(begun * SECOND)
+
+    def seen(rank: int) -> dict[str, Any]:
+        ended_ns = 0 if rank == 1 else begun_ns + 10**8
+        made = replace(MAKES, begun_ns=begun_ns, ended_ns=ended_ns)
+        named = replace(made, pg="0", pg_desc="default_pg")
+        groups = (made, named) if world.now_ns >= begun_ns else ()
+        return waiting(collectives=(), groups=groups, **more)
+
+    world.evidence = seen
+    return world, begun_ns
+
+
+def test_what_was_begun_a_moment_ago_is_no_stall() -> None:
+    """However long the ranks were in coming: on a busy machine, half a minute."""
+    world, begun_ns = in_their_first_group(15)
+    assert verdict_within(world, 17) is None
+    incident = verdict_within(world, 20)
+    assert incident is not None
+    assert (incident.verdict.verdict, incident.verdict.first_failing) == ("network_stall", (1,))
+    assert "ranks 0,2 finished it" in incident.verdict.cause
+    assert world.now_ns - begun_ns > 4 * SECOND
+
+
+def test_ranks_that_get_no_cpu_finish_late() -> None:
+    starved = Activity(seconds=0.3, starved_seconds=0.24, log_quiet_seconds=1e6)
+    _, incident = verdict_of(IDLE, seconds=15, activity=starved)
+    assert incident is None
+    _, incident = verdict_of(IDLE, seconds=60, activity=starved)
+    assert incident is not None

@@ -255,17 +255,20 @@ def test_the_command_tells_everything_without_torch() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "error: no model given\nhelp: for example: harness plan 70B --gpus 512\n"),
-        (("7x",), "error: no model is called '7x'\nhelp: there are 1B, "),
-        (("7B", "--gpu", "H1"), "error: no GPU is called 'H1'\nhelp: there are A100, "),
-        (("70B", "--tp", "3"), "error: --tp 3: 64 heads cannot be divided by it\n"),
-        (("7B", "--pp", "3"), "error: --pp 3: 8 GPUs cannot be divided by 3\n"),
-        (("--schedule", "x"), "error: no schedule is called 'x'\nhelp: there are gpipe, "),
+        ((), "error[H006]: no model given\nhelp: for example: harness plan 70B --gpus 512\n"),
+        (("7x",), "error[H006]: no model is called '7x'\nhelp: there are 1B, "),
+        (("7B", "--gpu", "H1"), "error[H006]: no GPU is called 'H1'\nhelp: there are A100, "),
+        (("70B", "--tp", "3"), "error[H006]: --tp 3: 64 heads cannot be divided by it\n"),
+        (("7B", "--pp", "3"), "error[H006]: --pp 3: 8 GPUs cannot be divided by 3\n"),
+        (("--schedule", "x"), "error[H006]: no schedule is called 'x'\nhelp: there are gpipe, "),
         (
             ("--schedule", "interleaved", "--pp", "4", "--micro-batches", "6"),
-            "error: interleaved needs micro-batches in multiples of 4 stages\nhelp: choose --pp",
+            "error[H006]: interleaved needs micro-batches in multiples of 4 stages\nhelp: ",
         ),
-        (("7B", "--loss", "2", "--critical-batch", "1e6"), "error: --loss and --critical-batch"),
+        (
+            ("7B", "--loss", "2", "--critical-batch", "1e6"),
+            "error[H006]: --loss and --critical-batch",
+        ),
     ],
 )
 def test_wrong_questions_get_two_lines(

@@ -120,6 +120,21 @@ def test_gradients_of_a_weight_that_had_changed_at_rest_are_its_consequence() ->
     assert ranks.said() == [("silent_data_corruption", (1,), "proven")]
 
 
+def test_what_was_other_before_gradients_were_is_not_their_consequence() -> None:
+    """A bias that is whole over tp by hand is other on rank 3 since the end of step 10; in step 11
+    it makes gradients of two others differ over tp."""
+    bias = part(how="hand", tensors=1, name="bias", members=(1, 3), clock=0)
+    grads = part(part=2, site="gradients", how="dtensor", members=(2, 3), clock=0)
+    ranks = Ranks(bias, grads)
+    for count in range(2, 25):
+        ranks.look(count, {1: count // 2, 3: count // 2 + 1000 * (count > 20)})
+        if count % 2 == 0:
+            both = {2: count, 3: count + 1000 * (count > 21)}
+            ranks.look(count // 2, both, number=2)
+    ranks.differ(20, odd=3)
+    assert ranks.said() == [("silent_data_corruption", (1, 3), "possible")]
+
+
 def own(count: int) -> dict[int, int]:
     """Another value on each rank."""
     return {rank: 1000 * rank + count // 2 for rank in range(WORLD)}
@@ -167,6 +182,69 @@ def test_two_that_differ_after_an_update_are_both_named() -> None:
     ranks.look(10, {0: 5, 1: 77})
     ranks.differ(1, odd=1)
     assert ranks.said() == [("silent_data_corruption", (0, 1), "possible")]
+
+
+def crossing(*groups: tuple[int, ...], counts: dict[int, int] | None = None) -> Ranks:
+    """Replicas over several axes of a mesh, of which rank 3 has another gradient since look 6; not
+    all at that look if `counts` says otherwise."""
+    parts = [
+        part(part=at, site="gradients", how="dtensor", axis=f"axis{at}", members=group, clock=0)
+        for at, group in enumerate(groups, 1)
+    ]
+    ranks = Ranks(*parts)
+    for count in range(3, 9):
+        for number, group in enumerate(groups, 1):
+            bad = count == (counts or {}).get(number, 6)
+            values = {rank: count + 1000 * (bad and rank == 3) for rank in group}
+            ranks.look(count, values, number=number)
+    ranks.differ(1, odd=3)
+    return ranks
+
+
+def test_a_rank_that_differs_from_two_groups_that_have_it_alone_in_common() -> None:
+    ranks = crossing((1, 3), (2, 3))
+    (finding,) = ranks.found()
+    assert (finding.verdict, finding.ranks) == ("silent_data_corruption", (3,))
+    assert finding.confidence == "likely"
+    assert finding.cause.startswith("rank 3 has other bits in the reduced gradient of t0 than")
+    assert finding.reason == (
+        "at the same look it differs from rank 1 over axis axis1 and from rank 2 over axis axis2;"
+        " these groups of replicas have it alone in common"
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "counts"),
+    [
+        (((1, 3),), {}),
+        (((1, 3), (0, 2)), {2: 99}),  # another group that is whole
+        (((1, 3), (2, 3)), {2: 7}),  # not at the same look
+    ],
+)
+def test_groups_that_do_not_cross_name_nobody(
+    groups: tuple[tuple[int, ...], ...], counts: dict[int, int]
+) -> None:
+    assert crossing(*groups, counts=counts).said() == [
+        ("silent_data_corruption", (1, 3), "possible")
+    ]
+
+
+def test_a_group_that_crosses_is_waited_for() -> None:
+    ranks = crossing((1, 3))
+    other = part(part=2, site="gradients", how="dtensor", members=(2, 3), clock=0)
+    ranks.tell(e.DigestsRead(node_rank=0, rows=(), parts=(other,)))
+    ranks.look(5, {2: 5, 3: 5}, number=2)
+    (known,) = ranks.attempt.replicas.suspicions
+    ranks.attempt.surveyed_ns = known.at.at_ns + 1_000_000_000
+    assert ranks.said() == []
+    ranks.look(6, {2: 6, 3: 1006}, number=2)
+    ranks.differ(1, odd=3)
+    assert ranks.said() == [("silent_data_corruption", (3,), "likely")]
+
+
+def test_two_that_differ_in_two_groups_of_theirs_are_both_named() -> None:
+    ranks = crossing((1, 3), (1, 3))
+    assert [ranks_said for _, ranks_said, _ in ranks.said()] == [(1, 3)]
 
 
 def columns(**changes: Any) -> DigestPart:

@@ -122,6 +122,67 @@ def test_a_rollback_sets_aside_what_was_saved_since() -> None:
     assert point.step == 3
 
 
+def test_what_the_run_would_go_back_to_is_held_while_something_is_suspected() -> None:
+    world = corrupted()
+    assert given(world, o.HoldCheckpoint) == [(0, o.HoldCheckpoint(attempt=0, path="ck/3"))]
+
+
+def saved_by_script(deleted: tuple[str, ...], *, over: bool = False) -> list[str]:
+    """What is said of files of the script's own: two are from before the corruption and one, which
+    takes the place of the newer of them if `over`, from after it."""
+    world = started()
+    for step in range(1, 4):
+        look(world, step, alike(step))
+        if step < 3:
+            world.say(e.CheckpointFile(rank=2, what="saved", path=f"ck/{step}.pt.tmp"), 1)
+    path = "ck/2.pt.tmp" if over else "ck/3.pt.tmp"
+    look(world, 4, {**alike(4), 3: 99})
+    world.say(e.CheckpointFile(rank=2, what="saved", path=path), 1)
+    look(world, 5, {**alike(5), 3: 98})
+    for node, ranks in ((0, (0, 1)), (1, (2, 3))):
+        told = tuple(TensorDigests(ranks=(r,), values=(7, 8 + (r == 3))) for r in ranks)
+        count = world.state.attempts[0].replicas.suspicions[0].at.count
+        world.say(
+            e.DigestsTold(
+                node_rank=node, attempt=0, part=1, count=count, names=("a", "b"), ranks=told
+            ),
+            node,
+        )
+    sums = (TensorSums(ranks=(0,), why="its sums are not kept any more"),)
+    world.say(
+        e.LookedClosely(
+            node_rank=0, attempt=0, part=1, suspect=count, name="b", count=count, sums=sums
+        ),
+        0,
+    )
+    world.obey(o.StopWorkers, o.Notify)
+    ((node, order),) = given(world, o.SetAside)
+    assert isinstance(order, o.SetAside)
+    assert (node, order.paths) == (1, (path,))
+    assert order.good == tuple(p for p in ("ck/2.pt.tmp", "ck/1.pt.tmp") if p != path)
+    moved = (f"{path.removesuffix('.tmp')}.set-aside",)
+    world.say(e.FilesSetAside(node_rank=1, attempt=0, moved=moved, gone=deleted), 1)
+    world.obey()
+    assert len(world.state.attempts) == 2
+    return [text for text in world.state.notices if "script has" in text]
+
+
+def test_what_the_script_has_deleted_before_a_rollback_is_said() -> None:
+    assert saved_by_script(()) == []
+    advice = "have it keep more of them, or save with harness.Checkpointer"
+    head = "harness: incident 1: the script has deleted 2.pt meanwhile, its last checkpoint"
+    assert saved_by_script(("ck/2.pt.tmp",)) == [
+        f"{head} from before the corruption; this attempt has 1.pt: {advice}"
+    ]
+    assert saved_by_script(("ck/2.pt.tmp", "ck/1.pt.tmp")) == [
+        f"{head} from before the corruption; none of this run's is left: {advice}"
+    ]
+    assert saved_by_script(("ck/1.pt.tmp",), over=True) == [
+        "harness: incident 1: the script has written over 2.pt since; what it held was from before"
+        f" the corruption; none of this run's is left: {advice}"
+    ]
+
+
 def test_what_a_later_attempt_saves_under_the_same_name_counts_from_then() -> None:
     """Or a rollback would take what was saved after the corruption for what was there before."""
     world = World(nproc=2).start()

@@ -32,13 +32,21 @@ class Scene:
         return self.attempt.ranks[rank]
 
     def still_since_ns(self, rank: int) -> int:
-        """Its last sign of progress: operations, steps and phases, or a line of output after."""
-        since_ns = self.rank(rank).advanced_ns
+        """Its last sign of progress: operations, steps and phases, or after those a line of output
+        or a group that it began to make, which no pulse tells."""
+        since_ns = max(self.rank(rank).advanced_ns, self._began_group_ns(rank))
         evidence = self.seen.get(rank)
         if evidence is None or evidence.activity is None:
             return since_ns
         said_ns = self.look.ordered_ns - int(evidence.activity.log_quiet_seconds * 1e9)
         return max(since_ns, said_ns)
+
+    def _began_group_ns(self, rank: int) -> int:
+        wait = self.waits.ranks.get(rank)
+        if wait is None or wait.creating is None:
+            return 0
+        # A clock that is ahead of ours tells nothing.
+        return wait.creating.began_ns if wait.creating.began_ns <= self.now_ns else 0
 
     def goes_on(self, rank: int) -> bool:
         """Whether it made progress between the two looks or after them."""

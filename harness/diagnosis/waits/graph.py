@@ -332,13 +332,17 @@ def _stands_in(wait: RankWait, op: Pending) -> bool:
 
 
 def _creation(waits: Waits, creation: Creation) -> Op:
-    """Members that have not begun to make the group."""
-    missing, silent = [], []
+    """Members that have not begun to make the group, and those that have it already."""
+    missing, silent, finished = [], [], []
     for rank in creation.ranks:
         wait = waits.ranks.get(rank)
         if wait is None:
             silent.append(rank)
-        elif not _makes(wait, creation) and not _has_made(wait, creation):
+        elif _makes(wait, creation):
+            continue
+        elif _has_made(wait, creation):
+            finished.append(rank)
+        else:
             missing.append(rank)
     return Op(
         group=Group(name="", desc=creation.desc, ranks=creation.ranks),
@@ -349,6 +353,7 @@ def _creation(waits: Waits, creation: Creation) -> Op:
         creation=True,
         missing=tuple(missing),
         silent=tuple(silent),
+        finished=tuple(finished),
     )
 
 

@@ -29,8 +29,10 @@ from harness.sdk.progress import (
     checkpoint_loaded,
     checkpoint_refused,
     checkpoint_saved,
+    numbers_are_compared,
     phase,
     should_stop,
+    this_attempt,
 )
 
 Outcome = Literal["writing", "saved", "skipped", "failed"]
@@ -398,8 +400,9 @@ class Checkpointer:
     def _prune(self, newest: int) -> None:
         try:
             checkpointdir.prune(
-                self.root, keep=self._keep, keep_every=self._keep_every, newest=newest
-            )
+                self.root, keep=self._keep, keep_every=self._keep_every, newest=newest,
+                holder=this_attempt(), awaited=numbers_are_compared(),
+            )  # fmt: skip
         except OSError as error:
             _say(f"an old checkpoint could not be deleted: {in_words(error)}")
 

@@ -14,7 +14,6 @@ from typing import Any
 from harness.worker.digestlog import MOST_TENSORS, DigestWriter, Values
 from harness.worker.digests.closeups import CloseUps
 from harness.worker.digests.layouts import Group
-from harness.worker.digests.pace import APART, scattered
 
 PARAMETERS, GRADIENTS, STATE, BUFFERS, VARIABLES = (
     "parameters", "gradients", "optimizer state", "buffers", "variables",
@@ -23,12 +22,6 @@ AT_REST = "optimizer state at rest"
 """Once more before the next step, for ranks that hold what nobody has a copy of."""
 COLUMNS = "columns"
 """Mark of what stands for the sums of columns of a whole plan."""
-_COLUMNS_EVERY = 4
-"""Looks, of which one takes the sums of columns as well: half a read of the memory more. So does
-the first one, that later ones have something to differ from."""
-_SEEN_ONCE = (GRADIENTS, STATE)
-"""Of these each look takes both: gradients are others at the next one, and a slice of the
-optimizer's state comes seldom."""
 _MOST_PENDING = 16
 _DRIFTS, _DRIFT = 1 << 20, 1 << 40
 """Room for a counter's drift, above what a rank counts of its own."""
@@ -112,15 +105,17 @@ class Book:
     Between two looks it keeps no tensor alive.
     """
 
-    def __init__(self, teller: Teller, site: str, number: int, place: str = "") -> None:
+    def __init__(
+        self, teller: Teller, site: str, number: int, place: str = "", clock: int = -1
+    ) -> None:
+        """`clock` is the optimizer whose steps are counted."""
         self._teller = teller
+        self._clock = clock
         self._place = place
         self._site = site
         self._number = number
         self._plans: list[_Planned] = []
-        """One for each device."""
-        self._newest = 0
-        """Highest number of a plan that was looked at."""
+        """One for each device and each set of ranks that have the tensors in common."""
         self._left_out = 0
         self._owners: tuple[int, ...] = ()
 
@@ -171,13 +166,15 @@ class Book:
 
         entries = describe()
         self.renew()
-        by_device: dict[Any, list[int]] = {}
+        together: dict[tuple[Any, tuple[Group, ...]], list[int]] = {}
         for at, tensor in enumerate(tensors):
             if self._teller.excluded(entries[at].name):
                 self._left_out += 1
             else:
-                by_device.setdefault(tensor.device, []).append(at)
-        for each in by_device.values():
+                # Sums of columns are of a whole plan: only what the same ranks have can share one.
+                key = (tensor.device, _declared(entries[at]))
+                together.setdefault(key, []).append(at)
+        for each in together.values():
             places = each[:MOST_TENSORS]
             try:
                 plan = Plan([(entries[at].name, tensors[at]) for at in places])
@@ -189,15 +186,12 @@ class Book:
             self._plans.append(_Planned(number=number, plan=plan, places=places, columns=columns))
 
     def _columns(self, entries: Sequence[Entry]) -> int:
-        """The number of a plan for the sums of columns over `entries`; 0 where not the same ranks
-        have all of these in common."""
+        """The number of a plan for the sums of columns over `entries`; 0 where nobody declares
+        that ranks have all of these in common."""
         first = entries[0]
         marks = {mark for entry in entries for mark in entry.marks}
-        alike = all(entry.groups == first.groups for entry in entries)
-        if not first.groups or not alike or marks & {"cut", "buffer"}:
+        if not _declared(first) or marks & {"cut", "buffer"}:
             return 0
-        if first.groups[0].how == "hand":
-            return 0  # who has these in common is found out one by one
         content = self._content([])
         names = f"{first.name} … {entries[-1].name}" if len(entries) > 1 else first.name
         content["groups"] = [[group.how, group.axis, group.members] for group in first.groups]
@@ -224,28 +218,25 @@ class Book:
             "site": self._site,
             "number": self._number,
             "place": self._place,
+            "clock": self._clock,
             "groups": [[group.how, group.axis, group.members] for group in groups],
             "tensors": tensors,
         }
 
     def _take(self, planned: "_Planned", count: int, drift: int) -> None:
-        plan, columns = planned.plan, None
-        # What is looked at before a step and what after the one before take them together.
-        turn = (count + 1) // 2 if self._site == PARAMETERS else count
-        first, self._newest = planned.number > self._newest, max(self._newest, planned.number)
-        if first or self._site in _SEEN_ONCE or scattered(turn, _COLUMNS_EVERY, APART) == 0:
-            vector, columns = plan.rows_and_columns()
-        else:
-            vector = plan.rows()
+        plan = planned.plan
+        # Always both: what flips each 32nd bit of a row leaves its sum as it was one time in ten,
+        # and what is seen only after a step that has spread it accuses nobody any more.
+        vector, columns = plan.rows_and_columns()
         self._teller.close.keep(planned.number, plan.layout, count, vector, columns)
         if plan.device.type == "cuda":
             self._teller.later(planned.number, count, plan.folding(vector).digests(vector))
-            if columns is not None and planned.columns:
+            if planned.columns:
                 digest = plan.column_folding(columns).digests(columns)
                 self._teller.later(planned.columns, count, digest)
             return
         self._teller.values(planned.number, count, drift, plan.digests(vector))
-        if columns is not None and planned.columns:
+        if planned.columns:
             self._teller.values(planned.columns, count, drift, [plan.fold_columns(columns)])
 
 
@@ -258,6 +249,12 @@ class _Planned:
     places: list[int]
     """Positions of its tensors."""
     columns: int
+
+
+def _declared(entry: Entry) -> tuple[Group, ...]:
+    """Its groups; none where who has it in common is found out tensor by tensor."""
+    found = entry.groups
+    return () if any(group.how == "hand" for group in found) else found
 
 
 def address(tensor: Any) -> int:

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_KEPT_BYTES = 4 << 20
+_KEPT_BYTES = 2 << 20
 """Of one plan's sums."""
 _LEAST_LOOKS = 6
 """That are kept whatever their size."""
 _MOST_LOOKS = 1024
-_MOST_PLANS = 64
+_MOST_PLANS = 256
 _MOST_ROWS = 1 << 16
 """Of a tensor, to be told in one go: half a GiB of it is in no more."""
 MOST_BUCKETS = 8
@@ -33,7 +33,7 @@ _MOST_ASKED = 16
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Of all tensors of a plan at one look, on its device. `columns` are taken now and then."""
+    """Of all tensors of a plan at one look, on its device."""
 
     count: int
     rows: Any
@@ -56,7 +56,7 @@ class _Kept:
 
 
 def _bytes(sums: _Sums) -> int:
-    return 8 * (len(sums.rows) + (0 if sums.columns is None else len(sums.columns)))
+    return 8 * (len(sums.rows) + len(sums.columns))
 
 
 class CloseUps:
@@ -86,7 +86,7 @@ class CloseUps:
             if len(self._kept) >= _MOST_PLANS:
                 self._kept.pop(next(iter(self._kept)))
             kept = self._kept[number] = _Kept(layout)
-        kept.add(_Sums(count, rows.clone(), None if columns is None else columns.clone()))
+        kept.add(_Sums(count, rows.clone(), columns.clone()))
 
     def turn(self) -> None:
         """Take in what was asked for, and tell the sums that are kept of it."""
@@ -167,6 +167,15 @@ class CloseUps:
             }
         )
 
+    def again(self, asked: dict[str, Any], tensor: Any, count: int) -> None:
+        """Tell single words of `tensor` as they are at look `count`."""
+        from harness.digest.words import words
+
+        row = words(tensor)
+        found = row[sys.modules["torch"].tensor(asked["words"], device=row.device)]
+        which = {key: asked[key] for key in ("attempt", "part", "suspect", "name")}
+        self._tell({**which, "count": count, "buckets": asked["words"], "words": packed(found)})
+
 
 def _told(kept: _Kept, request: dict[str, Any]) -> dict[str, Any]:
     """The sums of one tensor at the look that is asked for."""
@@ -177,8 +186,8 @@ def _told(kept: _Kept, request: dict[str, Any]) -> dict[str, Any]:
         return {"why": "its sums are not kept any more"}
     if behind - first > _MOST_ROWS:
         return {"why": "it is too large"}
-    columns = "" if look.columns is None else packed(look.columns)
-    return {**_shape(kept, place), "rows": packed(look.rows[first:behind]), "columns": columns}
+    rows = packed(look.rows[first:behind])
+    return {**_shape(kept, place), "rows": rows, "columns": packed(look.columns)}
 
 
 def _shape(kept: _Kept, place: int) -> dict[str, Any]:

@@ -16,15 +16,14 @@ _REMEMBERED = 5
 _LEAST = 3
 _MOST_STRIDE = 1 << 20
 _FEW_RANKS = 256
-GOLDEN, APART = 0x9E3779B1, 0x510E527F
-"""The golden ratio, and the root of 11 less 3, as parts of 2^32. Multiples of both together fill a
-square evenly (Weyl, 1916): what is chosen by the one says nothing of what is chosen by the other,
-and of counts that are multiples of 1 to 1,024, each pair comes within 130."""
+_GOLDEN = 0x9E3779B1
+"""The golden ratio as a part of 2^32: its multiples fill a circle evenly, also those of counts that
+have a divisor in common (Weyl, 1916)."""
 
 
-def scattered(count: int, slices: int, ratio: int = GOLDEN) -> int:
+def scattered(count: int, slices: int) -> int:
     """Which of `slices` things is done at `count`; the same on all ranks."""
-    return (count * ratio & 0xFFFFFFFF) * slices >> 32
+    return (count * _GOLDEN & 0xFFFFFFFF) * slices >> 32
 
 
 class Pace:
