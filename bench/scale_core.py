@@ -113,7 +113,7 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def measure(agents: int) -> tuple[list[float], bool]:
-    """Seconds of CPU for start, a report of all, evidence of all, a verdict; whether it is right."""
+    """CPU seconds for start, a report of all, evidence of all, a verdict; whether it is right."""
     core = Core(agents)
     started = cpu(core.join)
     core.pulses()
