@@ -129,7 +129,9 @@ class Watched:
         # The first look makes the plans; what comes before the step it made comes again.
         self._pace.looked(self.count, cost if self._looks > 1 else 0.0)
         room = self._pace.room(cost)
-        if room >= 2:
+        if room >= SLICES:
+            self._together = SLICES
+        elif room >= 2:
             self._together = min(SLICES, 2 * self._together)
         elif room < 1:
             self._together = max(1, self._together // 2)
