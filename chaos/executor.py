@@ -191,9 +191,11 @@ def _attend(
     seconds = _SHORTEST_LIMIT + _PER_STEP * steps + _PER_FAULT * len(plan.faults)
     limit = time.monotonic() + seconds
     waiting = list(plan.faults)
-    asked = 0
+    asked, started = 0, False
     while nodes[0].poll() is None:
         follower.look()
+        if not started and follower.state.attempts:  # a busy machine takes minutes to come to it
+            started, limit = True, time.monotonic() + seconds
         for planned in list(waiting):
             fault = addressed(planned, follower.state)
             if fault is None or not _may(planned, follower, asked):

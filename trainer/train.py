@@ -131,15 +131,18 @@ class Trainer:
         inputs, targets = made.here(inputs).to(device), made.here(targets).to(device)
         facts: dict[str, Any] = {"data_wait": time.perf_counter() - began}
         small: list[float] = []
-        probe = None
-        if config.optim.noise_every and step % config.optim.noise_every == 0:
-            probe = lambda: small.append(optim.squared_norm(self._optimizer, device))  # noqa: E731
+
+        def probe() -> None:
+            small.append(optim.squared_norm(self._optimizer, device))
+
+        every = config.optim.noise_every
+        probed = bool(every) and step % every == 0
         scale = made.scale.value
         facts |= {"loss_scale": scale} if made.scale.dynamic else {}
         for mixture in moe.mixtures(made.parts).values():
             mixture.loss_scale = scale / config.data.global_batch
         began = time.perf_counter()
-        share = made.runner(inputs, targets, probe)
+        share = made.runner(inputs, targets, probe if probed else None)
         facts["run"] = time.perf_counter() - began
         loss, norm = optim.reduce_and_clip(
             self._optimizer, share / self._start.sizes.tp, config.optim.clip, scale=scale

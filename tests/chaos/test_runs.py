@@ -43,6 +43,24 @@ def test_a_killed_rank_ends_bit_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("workload", ["cp2", "ep2", "zbv2", "hsdp4"])
+def test_a_hang_and_a_kill_in_each_parallelism(workload: str, tmp_path: Path) -> None:
+    """The first is a hang: rank 1 is stopped, then rank 0 killed in the attempt after it."""
+    faults = [("stop", 1, 3, 0), ("kill", 0, 3, 1)]
+    tables = [
+        f'[[fault]]\nkind = "{kind}"\nrank = {rank}\nstep = {step}\nattempt = {attempt}\n'
+        for kind, rank, step, attempt in faults
+    ]
+    run = f'[run]\nworkload = "{workload}"\nsteps = 14\n'
+    found = carried_out(tmp_path, run + "".join(tables))
+    assert found["wrong"] == []
+    said = [(row["said"], row["ranks"], row["action"]) for row in found["rows"]]
+    assert said == [("rank_frozen", [1], "restart"), ("killed_by_signal", [0], "restart")]
+    assert {check["name"]: check["ok"] for check in found["checks"]}["final"] is True
+
+
+@pytest.mark.slow
 def test_a_fault_strikes_inside_an_unmodified_script(tmp_path: Path) -> None:
     plan = f'{RUN}[[fault]]\nkind = "collective_extra"\nrank = 0\nstep = 4\n'
     found = carried_out(tmp_path, plan, "--no-calm")

@@ -111,7 +111,9 @@ def for_exchange(scene: Scene, ranks: tuple[int, ...], seen: Exchange) -> Patien
         seconds, why = 3 * _BUSY_FACTOR * seconds, "data may still be moving"
     elif seen.known and not seen.waiting:
         seconds = _STILL_FACTOR * patience
-    seconds = max(stretched(seconds, scene.seen[r]) if r in scene.seen else seconds for r in ranks)
+    if not seen.dead:  # that is the kernel's word, which asks no rank
+        starved = [scene.seen[rank] for rank in ranks if rank in scene.seen]
+        seconds = max([seconds, *(stretched(seconds, each) for each in starved)])
     return Patience(seconds=seconds, why=why, since_ns=seen.quiet_ns)
 
 

@@ -338,8 +338,12 @@ def _creation(waits: Waits, creation: Creation) -> Op:
         wait = waits.ranks.get(rank)
         if wait is None:
             silent.append(rank)
-        elif not _makes(wait, creation):
-            (finished if _has_made(wait, creation) else missing).append(rank)
+        elif _makes(wait, creation):
+            continue
+        elif _has_made(wait, creation):
+            finished.append(rank)
+        else:
+            missing.append(rank)
     return Op(
         group=Group(name="", desc=creation.desc, ranks=creation.ranks),
         seq=0,
