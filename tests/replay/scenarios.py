@@ -751,6 +751,34 @@ def skipped_and_aborted() -> World:
     return _judge_and_end(world)
 
 
+@scenario(
+    "collective_mismatch/skipped_all_gather_of_two",
+    verdict="collective_mismatch",
+    first_failing=[1],
+    victims=[0],
+    action="stop",
+    confidence="likely",
+    cause_has="#46 on default_pg: rank 0 all_gather 8208 float; rank 1 skipped it",
+)
+def skipped_all_gather_of_two() -> World:
+    """FSDP over two ranks: a block is gathered as 8,208 elements, the ones after it as 5,152. Their
+    halves are as long as the quarters of all-reduces that came just before."""
+    gathers = [("all_gather", ((8208,),)), *[("all_gather", ((5152,),))] * 4]
+    reduces = [*[("all_reduce", ((10304,),))] * 3, ("all_reduce", ((16416,),))]
+    step = [*gathers, *reduces, ("all_reduce", ((2,),))]
+    rounds = [collective(at, *step[(at - 1) % 10 - 5]) for at in range(1, 49)]
+
+    def evidence(rank: int) -> dict[str, Any]:
+        if rank == 1:
+            return {"collectives": tuple(rounds[:40]), "last_lines": _size_abort(16416, 10304)}
+        return {"collectives": tuple(rounds[:47])}
+
+    world = World(nproc=2, evidence=evidence).start()
+    world.exit(1, signal=6)
+    world.cries(0)
+    return _judge_and_end(world)
+
+
 def _size_abort(came: int, room: int) -> tuple[str, ...]:
     return (f"what():  [enforce fail] op.preamble.length <= op.nbytes. {came} vs {room}. ",)
 
