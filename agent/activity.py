@@ -12,6 +12,8 @@ from harness.processes import Turns, starved, turns
 from harness.sightings import Activity
 
 
+_CLOCK_SLACK, _LONG_AGO = 1.0, 86_400.0
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """Counters at one moment. `io_bytes` holds children that are alive too."""
@@ -56,11 +58,17 @@ def between(first: Reading, second: Reading) -> Activity:
         ),
         io_bytes=max(0, second.io_bytes - first.io_bytes),
         log_bytes=max(0, second.log_bytes - first.log_bytes),
-        log_quiet_seconds=round(max(0.0, time.time() - second.log_at), 3),
+        log_quiet_seconds=_quiet(second.log_at, time.time()),
         traced_by=second.traced_by or first.traced_by,
         asleep_seconds=second.asleep_seconds,
         starved_seconds=round(min(seconds, starved(first.turns, second.turns)), 3),
     )
+
+
+def _quiet(log_at: float, now: float) -> float:
+    """Seconds since a log was written to. One written to in the future was so before somebody set
+    the clock back: nobody knows when, and it is no sign of life."""
+    return round(max(0.0, now - log_at), 3) if log_at <= now + _CLOCK_SLACK else _LONG_AGO
 
 
 def _size_and_time(path: Path) -> tuple[int, float]:

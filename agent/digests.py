@@ -23,7 +23,7 @@ from harness.agent.workers import Worker
 from harness.sightings import DigestPart, DigestRow, TensorDigests
 from harness.topology import runs_of
 from harness.worker.digestlog import Answer, Values
-from harness.worker.digests.books import AT_REST
+from harness.worker.digests.books import AT_REST, COLUMNS
 
 _PAUSE_SECONDS = 0.2
 _MOST_ROWS = 4096
@@ -229,12 +229,14 @@ def parts_of(plan: dict[str, Any], rank: int) -> list[_Part]:
     alone: list[tuple[int, tuple[str, str, tuple[int, ...]]]] = []
     for place, (_, _, _, mine, marks) in enumerate(plan["tensors"]):
         declared = [groups[at] for at in mine]
+        if COLUMNS in marks:  # nothing follows from columns that differ where they should
+            declared = [group for group in declared if group[0] not in ("sharded", "left")]
         for group in declared:
             if group[0] == "hand":
                 alone.append((place, group))
             elif "cut" not in marks:
                 by_group.setdefault(group, []).append(place)
-        if not declared and "cut" not in marks:
+        if not mine and "cut" not in marks:
             alone.append((place, ("learnt", "", ())))
     parts = [_part(plan, rank, group, places) for group, places in by_group.items()]
     return [*parts, *(_part(plan, rank, group, [place]) for place, group in alone)]

@@ -21,6 +21,14 @@ from harness.worker.bootstrap import ASSIGNMENT, start_code
 from harness.worker.guest import Assignment
 
 
+def _told_again(order: StartWorkers, rank: int) -> str:
+    """What the rank is to tell of a tensor, as JSON; empty: nothing."""
+    asked = order.reread
+    if asked is None or asked.rank != rank:
+        return ""
+    return json.dumps({**asdict(asked), "attempt": order.attempt})
+
+
 class Launcher:
     """Makes workers of `job`; `environ` is what all processes of the node share."""
 
@@ -89,6 +97,8 @@ class Launcher:
                 armed=self._armed(rank, order.attempt) if self._job.chaos_allowed else "",
                 spike_step=order.spike_step,
                 spike_bound=order.spike_bound,
+                closely=order.closely,
+                reread=_told_again(order, rank),
             )
             if zygote is not None:
                 request = {

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import peers
+import peer_envs
 import running
 
 HERE = Path(__file__).resolve().parent
@@ -269,8 +269,8 @@ def main() -> None:
     pythons: dict[str, Path] = {}
     missing: list[str] = []
     systems = options.only.split(",")
-    for name in [name for name in systems if name in peers.PEERS]:
-        pythons[name], why = peers.python_of(name, options.peers)
+    for name in [name for name in systems if name in peer_envs.PEERS]:
+        pythons[name], why = peer_envs.python_of(name, options.peers)
         if why:
             systems.remove(name)
             missing.append(f"{SYSTEMS[name]} could not be installed here: {why}")

@@ -32,7 +32,7 @@ from harness.config import Job
 from harness.policy import Policy
 
 HERE = Path(__file__).resolve().parent
-_START_SECONDS, _SETTLE_SECONDS, _VERDICT_SECONDS = 180.0, 5.0, 60.0
+_START_SECONDS, _SETTLE_SECONDS, _VERDICT_SECONDS = 900.0, 5.0, 120.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -69,7 +69,7 @@ class Controller:
         self.journal = run_dir / journal.FILE_NAME
         job = Job(
             run=RUN, runs_dir=str(folder), script="train.py", python=sys.executable,
-            nnodes=agents, nproc_per_node=PER_NODE, policy=Policy(pulse_interval=1 / hz, agent_timeout=60.0),
+            nnodes=agents, nproc_per_node=PER_NODE, policy=Policy(pulse_interval=1 / hz, agent_timeout=300.0),
             cwd=str(folder),
         )  # fmt: skip
         job.write(run_dir / "job.json")
@@ -187,9 +187,10 @@ def judged(path: Path) -> tuple[Any, float, int]:
         for line in file:
             size += len(line) if b'"type":"EvidenceTaken"' in line[:300] else 0
     for record in journal.read(path):
-        if isinstance(record.event, e.OrderGiven) and b"CollectEvidence" in repr(
-            record.event.order
-        ).encode():
+        if (
+            isinstance(record.event, e.OrderGiven)
+            and b"CollectEvidence" in repr(record.event.order).encode()
+        ):
             asked_ns = asked_ns or record.stamp.wall_ns
         if isinstance(record.event, e.IncidentOpened):
             done_ns = record.stamp.wall_ns

@@ -22,9 +22,11 @@ from harness import codec
 from harness import events as e
 from harness import orders as o
 from harness.agent.arrivals import slower
+from harness.policy import Policy
 from harness.wire import control_pb2 as pb
-from harness.wire.channel import HEARTBEAT, PID_KEY, PROTOCOL, call_metadata, open_channel
+from harness.wire.channel import PID_KEY, PROTOCOL, call_metadata, heartbeat_of, open_channel
 from harness.wire.control_pb2_grpc import ControlStub
+from harness.wire.waiting import set_within
 
 _ARRIVALS_SECONDS = 2.0
 _JOINS_AT_A_TIME = 32
@@ -61,6 +63,7 @@ class Agent:
         self.node, self.world, self.period, self.told = node, world, period, told
         self.source = f"agent:{node}"
         self.seq = -1
+        self.heartbeat = heartbeat_of(Policy(pulse_interval=period), world.nodes)
         self.running = asyncio.Event()
         self.sent: dict[int, float] = {}
         self.turn = asyncio.Lock()
@@ -98,15 +101,16 @@ class Agent:
 
     async def _report(self) -> None:
         """Pulses and arrivals; a heartbeat in between, where the pause is longer than its own."""
-        await self.running.wait()
+        while not await set_within(self.heartbeat, self.running):
+            await self._send([])
         share = self.node / self.world.nodes
         due = time.monotonic() + share * self.period
         every = max(1, round(_ARRIVALS_SECONDS * slower(self.world.size) / self.period))
         turn = self.node
         while True:
             pause = due - time.monotonic()
-            if pause > HEARTBEAT:
-                await asyncio.sleep(pause - HEARTBEAT)
+            if pause > self.heartbeat:
+                await asyncio.sleep(self.heartbeat)
                 await self._send([])
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self.told.late += time.monotonic() - due > self.period

@@ -148,6 +148,7 @@ class IncidentSettled:
     ranks: tuple[int, ...]
     cause: str
     reason: str
+    confidence: Confidence = "proven"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

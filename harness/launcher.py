@@ -255,8 +255,14 @@ class Launcher:
             recent = len(self.controller_starts)
             if recent > CONTROLLER_RESTARTS_PER_MINUTE:
                 why = (self.ready or {}).get("error", controller.ended_how)
-                say(f"the controller keeps dying ({why})")
-                say(f"see {self._controller_log}")
+                say(
+                    f"the controller died {recent} times within a minute ({why}): the run is given"
+                    " up and its workers are stopped"
+                )
+                say(
+                    f"see {self._controller_log} and the memory left on this machine; run again,"
+                    " and training goes on from its last checkpoint"
+                )
                 return False
             say(f"the controller died ({controller.ended_how}); starting it again, workers go on")
             # One that could not have its port back yet must not use up its chances in a blink.

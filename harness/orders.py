@@ -20,6 +20,20 @@ class HostStore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reread:
+    """Words of a tensor that `rank` tells after each step that it looks at closely: there two ranks
+    of an earlier attempt differed, seen at look `suspect` of `part`. `clock` is the optimizer."""
+
+    part: int
+    suspect: int
+    site: str
+    clock: int
+    name: str
+    rank: int
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers:
     """Start the local ranks `first_rank .. first_rank + local_world_size - 1` of `attempt`."""
 
@@ -40,6 +54,10 @@ class StartWorkers:
     """Where an earlier attempt has seen the loss go up to stay, -1: nowhere; and the loss above
     which it had."""
     spike_bound: float = 0.0
+    closely: int = 0
+    """Steps, from the first one of the attempt, at which ranks look at all their numbers: they may
+    tell which of two was wrong in an earlier attempt."""
+    reread: Reread | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

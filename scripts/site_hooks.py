@@ -31,6 +31,7 @@ ELSEWHERE = {
 MADE = {
     "reference/commands.md": site_pages.commands,
     "reference/settings.md": site_pages.settings,
+    "reference/errors.md": site_pages.errors,
     "reference/faults.md": site_pages.faults,
     "verdicts/index.md": site_pages.verdicts,
 }

@@ -15,6 +15,7 @@ import click
 import harness
 from harness.chaos import kinds
 from harness.cli import COMMANDS
+from harness.cli.codes import CODES
 from harness.cli.explain import PAGES, title
 from harness.incidents import CATALOGUE
 from harness.settings import GROUPS, REFUSED, SETTINGS, Setting
@@ -170,6 +171,18 @@ def verdicts() -> str:
         rows = [(f"[{name}]({name}.md)", _cell(title(PAGES / f"{name}.md"))) for name in classes]
         parts.append(f"## {family}\n\n" + _table(("verdict", ""), rows))
     return "\n\n".join(parts) + "\n"
+
+
+def errors() -> str:
+    """Errors of the command line, by their codes."""
+    rows = [(code, *map(_cell, row)) for code, row in CODES.items()]
+    head = (
+        "# Errors of the command line\n\nAn error begins with `error[CODE]`; `harness explain CODE`"
+        " prints its row, and under `--json` it is `error.id`. A code keeps its meaning.\n\n"
+    )
+    return (
+        head + _table(("code", "what it means", "where it comes from", "what to do"), rows) + "\n"
+    )
 
 
 def verdict_pages() -> Sequence[tuple[str, Sequence[str]]]:

@@ -155,6 +155,10 @@ ACTIONS: tuple[Action, ...] = (
         group="change", cli="harness restart",
     ),
     Action(
+        name="preempt", keys="P", call="preempt", words="save at one step, then stop the run",
+        group="change", cli="harness stop --save",
+    ),
+    Action(
         name="stop", keys="S", call="stop_run", words="stop the run", group="change",
         cli="harness stop",
     ),

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 
 from harness.errors import UsageError
 from harness.faults import Fault, when, whom
-from harness.orders import Command, Inject, RestartRun, ShowStacks, StopRun
+from harness.orders import Command, Inject, Preempt, RestartRun, ShowStacks, StopRun
 from harness.recovery import accept
 from harness.tui.actions import ACTIONS, BY_NAME, keys_text, offered
 from harness.tui.dialogs import Confirm, TextScreen, help_lines
@@ -257,6 +257,21 @@ class HarnessApp(Moving):
                 typed=header.run if header.world_size > _MOST_RANKS_WITHOUT_NAME else "",
             ),
             StopRun(why="asked for in the terminal view", signal=0),
+        )
+
+    def action_preempt(self) -> None:
+        if not self._may_act():
+            return
+        header = self.shown_view.header
+        self._ask(
+            Confirm(
+                deed=f"Save, then stop run {header.run}?",
+                effect=f"All {header.world_size} ranks save at one step and end; the run is over.",
+                cost="A script that never asks harness.should_stop ends without a checkpoint.",
+                command=self._command("preempt"),
+                typed=header.run if header.world_size > _MOST_RANKS_WITHOUT_NAME else "",
+            ),
+            Preempt(why="asked for in the terminal view"),
         )
 
     def action_restart(self) -> None:

@@ -33,6 +33,12 @@ class Banner:
     rank: int | None = None
     """The rank it names as the one where trouble began."""
 
+    def title(self, run: str) -> str:
+        """What the terminal is called while this is the news: short, and rarely another."""
+        word = self.lines[0].split("  ", maxsplit=1)[0]
+        who = "" if self.rank is None else f" rank {self.rank}"
+        return f"{word}{who} {run or 'harness'}"
+
 
 def banner_of(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
     """Ended, then trouble, then starting, then well: the first that holds speaks."""
@@ -40,7 +46,7 @@ def banner_of(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
         return _ended(state)
     open_incidents = [i for i in state.incidents if i.outcome == "open"]
     if open_incidents:
-        return _incident(state, open_incidents[-1])
+        return _incident(state, open_incidents[-1], doing=countdown(state, now_ns))
     trouble = _first_trouble(state)
     if trouble is not None:
         return trouble
@@ -74,16 +80,40 @@ def _ended(state: RunState) -> Banner:
     return Banner(tone=tone, lines=(first, figures + (f"; {last}" if last else "")))
 
 
-def _incident(state: RunState, incident: Incident) -> Banner:
+def countdown(state: RunState, now_ns: int) -> str:
+    """What a restart, or the end of a run, waits for now and for how long at most; empty when
+    nothing of the kind goes on."""
+    attempt, run = state.attempt, state.run
+    if attempt is None or run is None:
+        return ""
+    number = len(state.attempts)
+    if state.stage == "stopping" and attempt.stop_ordered_ns:
+        left = (attempt.stop_ordered_ns - now_ns) / 1e9 + run.policy.stop_grace
+        return f"stopping, killed in {left:.0f} s" if left > 0 else "stopping, killed by now"
+    if state.stage == "gathering":
+        here = sum(1 for node in state.nodes.values() if node.connected)
+        left = max(0.0, (state.stage_ns - now_ns) / 1e9 + run.policy.rendezvous_timeout)
+        return f"waiting for nodes, {here} of {run.nnodes} here, {duration_text(left)} left"
+    if state.stage == "storing":
+        return f"restarting as attempt {number}"
+    if state.stage == "running" and attempt.index and not attempt.first_step_ns:
+        up = sum(1 for rank in attempt.ranks.values() if rank.status != "not_started")
+        since = duration_text((now_ns - attempt.started_ns) / 1e9)
+        return f"restarted {since} ago, {up} of {attempt.world_size} ranks up, no step yet"
+    return ""
+
+
+def _incident(state: RunState, incident: Incident, doing: str = "") -> Banner:
     verdict = incident.verdict
     who = who_text(state, verdict.first_failing, verdict.coordinates)
     first = f"{verdict.verdict.upper()}  {who}: {clean(verdict.cause)}"
-    parts = []
+    parts = [doing] if doing else []
     if verdict.where is not None:
         parts.append(f"at {where_text(verdict.where)}")
     if verdict.victims:
         parts.append(f"{plural(len(verdict.victims), 'rank')} fell with it")
-    parts.append(f"next: {incident.action} ({clean(incident.action_reason)})")
+    done = "" if doing.startswith("restart") else "next: "
+    parts.append(f"{done}{incident.action} ({clean(incident.action_reason)})")
     rank = verdict.first_failing[0] if verdict.first_failing else None
     return Banner(tone="bad", lines=(first, "; ".join(parts)), rank=rank)
 

@@ -1,5 +1,6 @@
 """Screens that lie over the main one: rank detail, help, and the question before a deed."""
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -125,6 +126,17 @@ class TextScreen(ModalScreen[None]):
         self.query_one("#text", LinesView).scroll_relative(y=lines, animate=False)
 
 
+_BOX, _PADDING = 72, 2
+
+
+def _folded(line: Line, width: int) -> list[Line]:
+    """A line of one ink as several that fit; others are short."""
+    if len(line) != 1:
+        return [line]
+    ((text, ink),) = line
+    return [((part, ink),) for part in textwrap.wrap(text, width, break_on_hyphens=False)]
+
+
 class Confirm(ModalScreen[bool]):
     """Asks before a deed. Only `y` does it, or with `typed` only that word; Enter means no."""
 
@@ -135,7 +147,9 @@ class Confirm(ModalScreen[bool]):
     ]
     CSS = f"""
     Confirm {{ align: center middle; background: #11151a 50%; }}
-    Confirm #box {{ width: 72; max-width: 100%; height: auto; background: #1a2027; padding: 1 2; }}
+    Confirm #box {{
+        width: {_BOX}; max-width: 100%; height: auto; background: #1a2027; padding: 1 {_PADDING};
+    }}
     Confirm #question {{ height: auto; background: #1a2027; }}
     {INPUT_CSS}
     """
@@ -165,11 +179,20 @@ class Confirm(ModalScreen[bool]):
                 yield Input(id="typed", compact=True)
 
     def on_mount(self) -> None:
-        question = self.query_one("#question", LinesView)
-        question.styles.height = len(self._lines)
-        question.show_lines(self._lines)
+        self._lay_out()
         if self._typed:
             self.query_one("#typed", Input).focus()
+
+    def on_resize(self) -> None:
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """All of the question is there to be read, however narrow the terminal."""
+        width = min(_BOX, self.app.size.width) - 2 * _PADDING
+        lines = [folded for line in self._lines for folded in _folded(line, width)]
+        question = self.query_one("#question", LinesView)
+        question.styles.height = len(lines)
+        question.show_lines(lines)
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
         self.dismiss(message.value.strip() == self._typed)

@@ -19,6 +19,7 @@ from harness.tui.wording import clean, duration_text, loss_text
 Line = tuple[tuple[str, Ink], ...]
 
 QUIET_SECONDS = 3.0
+_LONG_SECONDS = 100.0
 """A live run from which nothing has come for this long is not called live."""
 BARS = "▁▂▃▄▅▆▇█"
 ASCII_BARS = "_.-=*#%@"
@@ -39,7 +40,8 @@ def header_line(view: View, width: int, feed: str) -> Line:
     """
     h = view.header
     if feed == "LIVE" and h.quiet > QUIET_SECONDS:
-        feed = f"QUIET {h.quiet:.0f} s"
+        long = h.quiet >= _LONG_SECONDS
+        feed = f"QUIET {duration_text(h.quiet) if long else f'{h.quiet:.0f} s'}"
     step = f"step {h.step}" + (f"/{h.total_steps}" if h.total_steps else "")
     parts: list[tuple[int, str, Ink]] = [
         (0, h.run or "harness", "title"),

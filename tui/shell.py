@@ -60,6 +60,8 @@ class Options:
     ascii_only: bool = False
     readonly: bool = False
     """Nothing that changes the run can be asked for."""
+    title: bool = False
+    """Whether the terminal is told what to call itself."""
     files: bool = True
     """Whether screens may be written as files: not by those who come through a browser."""
     keys: Mapping[str, str] = field(
@@ -144,6 +146,7 @@ class Shell(App[None]):
         """When the next look for news may cost something again."""
         self.moved_ns = 0
         self._culprit: int | None = None
+        self._named = ""
         self.message = ""
         self.read_trouble = ""
         self.kinds: Sequence[FaultKind] = ()
@@ -230,6 +233,7 @@ class Shell(App[None]):
         self.shown_view = view = self._build()
         self.cursor = min(self.cursor, max(0, len(view.cells) - 1))
         self._look_at_culprit(before, view)
+        self._name_terminal(view)
         self.show_view(view)
         top = self.screen
         if isinstance(top, TextScreen):
@@ -245,6 +249,13 @@ class Shell(App[None]):
             self.bell()
         if view.culprit is not None and self.clock() - self.moved_ns > IDLE_NS:
             self.go_to_rank(view.culprit)
+
+    def _name_terminal(self, view: View) -> None:
+        """So that a tab in the background tells of trouble. Textual has no way of its own."""
+        title = view.banner.title(view.header.run)
+        if self.options.title and self._driver is not None and title != self._named:
+            self._named = title
+            self._driver.write(f"\x1b]2;{title}\x07")
 
     def go_to_rank(self, rank: int) -> bool:
         """Put the cursor of the mesh on `rank`; whether there is such a one."""

@@ -1,8 +1,9 @@
 """Data-parallel training that loses a rank once: the same for every system that is to recover it.
 
 `recovering.py plain|inprocess|torchft FOLDER FAULT`. FAULT is what rank 2 meets in step 55 when
-it is first taken: kill (SIGKILL), raise (an exception) or exit (code 3). A checkpoint is written
-every 10 steps. FOLDER gets the checkpoint and `events`, one JSON list a line: what, when, step,
+it is first taken: kill (SIGKILL), raise (an exception), exit (code 3), stop (SIGSTOP), sleep (it
+never returns), mismatch (1000 elements too many), skip (the reduction of gradients is left out) or
+slow (from there on it takes five times as long). A checkpoint is written every 10 steps. FOLDER gets the checkpoint and `events`, one JSON list a line: what, when, step,
 rank, how often this program was begun. `plain` runs under harness and torchrun alike; the other two
 have the calls that NVRx's in-process restart and torchft ask for.
 """
@@ -37,6 +38,8 @@ class Training:
         self.model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), *hidden, nn.Linear(256, 10))
         self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.begun = 0
+        self.odd = ""
+        self.slow = False
         self.rank = 0
 
     def state(self) -> dict[str, Any]:
@@ -64,10 +67,16 @@ class Training:
         inputs = torch.randn(16, 64, generator=draw)
         targets = torch.randint(0, 10, (16,), generator=draw)
         nn.functional.cross_entropy(self.model(inputs), targets).backward()
-        time.sleep(WORK_SECONDS)
+        time.sleep(WORK_SECONDS * (5 if self.slow else 1))
         self.fail(step)
         parameters = list(self.model.parameters())
-        flat = all_reduce(torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]))
+        flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+        if self.odd == "mismatch":
+            flat = torch.cat([flat, torch.zeros(1000)])
+        count = sum(parameter.numel() for parameter in parameters)
+        flat = flat if self.odd == "skip" else all_reduce(flat)[:count]
+        all_reduce(torch.zeros(1))
+        self.odd = ""
         parts = flat.split([parameter.numel() for parameter in parameters])
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
@@ -84,12 +93,27 @@ class Training:
             os.kill(os.getpid(), signal.SIGKILL)
         if FAULT == "exit":
             sys.exit(3)
+        if FAULT == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if FAULT == "sleep":
+            user_code_that_never_returns()
+        if FAULT in ("mismatch", "skip"):
+            self.odd = FAULT
+            return
+        if FAULT in ("stop", "slow"):
+            self.slow = FAULT == "slow"
+            return
         raise RuntimeError("a bad batch")
 
     def note(self, what: str, step: int) -> None:
         line = json.dumps([what, time.time(), step, self.rank, self.begun]) + "\n"
         with open(FOLDER / "events", "a", encoding="ascii") as events:
             events.write(line)
+
+
+def user_code_that_never_returns() -> None:
+    while True:
+        time.sleep(3600)
 
 
 def loop(training: Training, all_reduce: AllReduce, each: Callable[[], None]) -> None:

@@ -5,7 +5,10 @@ import json
 import os
 from dataclasses import dataclass
 
+import click
+
 from harness import runs
+from harness.cli.reading import SCHEMA, print_json
 from harness.config import Job
 from harness.errors import PlatformError, Refused, TooEarly
 from harness.orders import Command
@@ -35,6 +38,16 @@ def ask(run: str | None, runs_dir: str | None, command: Command) -> str:
     if not accepted:
         raise Refused(f"refused: {why}")
     return why
+
+
+def tell(answer: str, *, done: bool, as_json: bool) -> None:
+    """Show what the controller says. `done`: it was asked to do it, not only whether it would."""
+    if as_json:
+        print_json({"schema": SCHEMA, "done": done, "says": answer})
+    elif done:
+        click.echo(answer, err=True)
+    else:
+        click.echo(f"would be done: {answer}")
 
 
 def door_of(found: runs.RunFolder | runs.Endpoint) -> Door:

@@ -11,6 +11,7 @@ import click
 from harness import stacks
 from harness.agent import flight, processes, showing
 from harness.agent.stacks import Subject, Taker, is_python, what_to_allow
+from harness.cli.numbers import Whole
 from harness.cli.output import note
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import ProcessError
@@ -22,7 +23,7 @@ _SHOWN_ENTRIES = 1
 
 
 @click.command("attach", cls=ReadingCommand, context_settings=SETTINGS)
-@click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="PID...")
+@click.argument("pids", nargs=-1, type=Whole(least=1), metavar="PID...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 def command(pids: tuple[int, ...], as_json: bool) -> None:
     """Show the stacks of all ranks at or below each PID: a torchrun, or the ranks themselves.

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from harness.cli.inject import complete_kinds
+from harness.cli.numbers import Number, Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import FaultError
 from harness.topology import ranks_name
@@ -117,7 +118,7 @@ def _kind_json(kind: Any) -> dict[str, Any]:
 @_OUT
 @click.option("--dry-run", is_flag=True, help="Say what would happen, start nothing.")
 @click.option("--no-calm", is_flag=True, help="Do not run it without faults to compare with.")
-@click.option("--shrink", "tries", type=click.IntRange(min=0), default=0, show_default=True,
+@click.option("--shrink", "tries", type=Whole(least=0), default=0, show_default=True,
               help="Make a failing plan small, with at most so many runs.")  # fmt: skip
 @_JSON
 def run(plan: str, out: str, dry_run: bool, no_calm: bool, tries: int, as_json: bool) -> int:
@@ -194,17 +195,17 @@ def _tell(judgment: Any) -> None:
 @click.option("--combined", is_flag=True, help="Two faults a run, at bad moments, instead.")
 @click.option(
     "--series",
-    type=click.IntRange(min=1),
+    type=Whole(least=1),
     default=1,
     show_default=True,
     help="So many faults in a run, one after the other; what stops it is alone.",
 )
-@click.option("--hours", type=click.FloatRange(min=0), help="Draw plans for so long instead.")
-@click.option("--faults", type=click.IntRange(1, 8), default=1, help="A drawn plan has so many.")
-@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no run after so long.")
-@click.option("--nproc", type=click.IntRange(min=2), help="Ranks, in place of the workload's own.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--shrink", "tries", type=click.IntRange(min=0), default=0, show_default=True,
+@click.option("--hours", type=Number(0), help="Draw plans for so long instead.")
+@click.option("--faults", type=Whole(1, 8), default=1, help="A drawn plan has so many.")
+@click.option("--minutes", type=Number(0), help="Begin no run after so long.")
+@click.option("--nproc", type=Whole(least=2), help="Ranks, in place of the workload's own.")
+@click.option("--seed", type=Whole(), default=0, show_default=True)
+@click.option("--shrink", "tries", type=Whole(least=0), default=0, show_default=True,
               help="Make failing plans small, with at most so many runs for each.")  # fmt: skip
 @click.option("--report", metavar="FILE", help="Write the Markdown there too.")
 @click.option("--resume", metavar="DIR", help="Go on with that campaign: judged is not done again.")

@@ -8,6 +8,7 @@ import click
 
 from harness import checkpointdir
 from harness.checkpointdir import Found
+from harness.cli.numbers import Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import CheckpointError, ExitCode
 from harness.sizes import size_text
@@ -65,7 +66,7 @@ def ls(directory: str, as_json: bool) -> None:
     short_help="Compare every file with its manifest.",
 )
 @_FOLDER
-@click.option("--step", type=click.IntRange(min=0), help="Only the checkpoint of this step.")
+@click.option("--step", type=Whole(least=0), help="Only the checkpoint of this step.")
 @_JSON
 def verify(directory: str, step: int | None, as_json: bool) -> int:
     """Read every file of the checkpoints in DIR and compare it with its manifest. Exit code 1 when
@@ -102,11 +103,11 @@ def verify(directory: str, step: int | None, as_json: bool) -> int:
 )
 @_FOLDER
 @click.option(
-    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="Newest ones to keep."
+    "--keep", type=Whole(least=1), required=True, metavar="N", help="Newest ones to keep."
 )
 @click.option(
     "--keep-every",
-    type=click.IntRange(min=0),
+    type=Whole(least=0),
     default=0,
     metavar="N",
     help="Keep every step that N divides.  [default: 0, none]",

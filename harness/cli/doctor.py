@@ -10,6 +10,7 @@ import click
 
 from harness import config as configuration
 from harness import runs
+from harness.cli.numbers import Whole
 from harness.cli.output import note, with_colour
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, reading_options
 from harness.doctor import checks, cores, launched, limits, network, software, storage
@@ -39,7 +40,7 @@ _INDENT = 24
 )
 @click.option(
     "--ranks",
-    type=click.IntRange(1, 512),
+    type=Whole(1, 512),
     metavar="N",
     help="Start N ranks that meet, measure and tell, and compare those.",
 )

@@ -123,7 +123,9 @@ _BEFORE = frozenset(("--color", "--quiet", "-q", "--verbose", "-v", "--debug", "
 def _words(error: click.ClickException, arguments: list[str]) -> tuple[str, str | None]:
     """What is wrong and what to do, of one of click's own errors."""
     command = next((word for word in arguments if word in COMMANDS), "")
-    where = f"see harness {command} --help" if command in COMMANDS else "see harness --help"
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else f"harness {command}".strip()
+    where = f"see {path} --help"
     if isinstance(error, click.NoSuchOption):
         if command and error.option_name in _BEFORE:
             return (
@@ -139,6 +141,8 @@ def _words(error: click.ClickException, arguments: list[str]) -> tuple[str, str 
             f"did you mean {likely}?" if likely else where,
         )
     first, _, rest = error.format_message().partition("\n")
+    if isinstance(error, click.MissingParameter):
+        first, rest = first.removesuffix(". Choose from:"), ""
     first, asks, likely = first.partition(". Did you mean ")
     if asks:
         meant = likely.strip("'?")

@@ -9,13 +9,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from harness.cli.ask import ask
+from harness.cli.numbers import Number, Whole
 from harness.cli.reading import SCHEMA, ReadingCommand, complete_runs, print_json
 from harness.errors import FaultError, Refused
 from harness.faults import ANY, Fault, when, whom
 from harness.orders import Inject
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_COUNT = click.IntRange(min=0)
+_COUNT = Whole(least=0)
 
 
 def complete_kinds(
@@ -40,10 +41,10 @@ def complete_kinds(
 @click.option("--step", type=_COUNT, help="When: after it has completed so many steps.")
 @click.option("--seq-id", type=_COUNT, help="When: it has begun so many collectives.")
 @click.option("--phase", help="When: it is in this phase.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="When: after so many seconds.")
+@click.option("--seconds", type=Number(0), help="When: after so many seconds.")
 @click.option("--attempt", type=_COUNT, help="Only in this attempt.")
-@click.option("--times", type=click.IntRange(min=1), default=1, help="Once in so many attempts.")
-@click.option("--seed", type=int, default=0, help="Of what the kind draws.")
+@click.option("--times", type=Whole(least=1), default=1, help="Once in so many attempts.")
+@click.option("--seed", type=Whole(), default=0, help="Of what the kind draws.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="The kind's own settings.")
 @click.option(
     "--max-ranks",

@@ -1,4 +1,4 @@
-"""`harness launch slurm|k8s`: what an engine that places nodes is given to start a run."""
+"""`harness launch slurm|k8s|ray`: what an engine that places nodes is given to start a run."""
 
 import re
 import shlex
@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from harness.cli.numbers import Whole
 from harness.cli.reading import SETTINGS
 from harness.errors import PlacementError, ScriptError, UsageError
 from harness.launching.kubernetes import Pods, as_yaml, manifests
@@ -26,26 +27,27 @@ _PASSED_ON = {
 @click.group("launch", invoke_without_command=True, context_settings=SETTINGS)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Write what Slurm or Kubernetes needs to place the nodes of a run.
+    """Have Slurm, Kubernetes or Ray place the nodes of a run.
 
     \b
       harness launch slurm --nodes 4 --gpus 8 train.py --lr 3e-4 > run.sbatch
       harness launch k8s --image me/train:1 --nodes 4 --gpus 8 train.py > run.yaml
+      harness launch ray --nodes 4 --gpus 8 train.py --lr 3e-4
     """
     if ctx.invoked_subcommand is None:
-        raise click.UsageError("missing command: slurm or k8s")
+        raise click.UsageError("missing command: slurm, k8s or ray")
 
 
 @command.command("slurm", context_settings=_PASSED_ON)
-@click.option("--nodes", type=click.IntRange(1), default=1, **_COUNT)
-@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per node.")
+@click.option("--nodes", type=Whole(1), default=1, **_COUNT)
+@click.option("--gpus", type=Whole(0), default=0, metavar="N", help="Per node.")
 @click.option("--time", default="", metavar="D-HH:MM:SS", help="Longest time of the job.")
 @click.option("--partition", default="", metavar="NAME")
 @click.option("--account", default="", metavar="NAME")
 @click.option("--name", default="harness", show_default=True, help="Name of the job.")
 @click.option(
     "--signal",
-    type=click.IntRange(15),
+    type=Whole(15),
     default=120,
     show_default=True,
     metavar="SECONDS",
@@ -53,7 +55,7 @@ def command(ctx: click.Context) -> None:
 )
 @click.option(
     "--requeues",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=10,
     **_COUNT,
     help="How often to queue again what was preempted, or lost a node.",
@@ -117,8 +119,8 @@ def slurm(
 
 @command.command("k8s", context_settings=_PASSED_ON)
 @click.option("--image", required=True, help="It holds PyTorch, Harness and the script.")
-@click.option("--nodes", type=click.IntRange(1), default=1, help="Pods.", **_COUNT)
-@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per pod.")
+@click.option("--nodes", type=Whole(1), default=1, help="Pods.", **_COUNT)
+@click.option("--gpus", type=Whole(0), default=0, metavar="N", help="Per pod.")
 @click.option("--name", default="harness", show_default=True, help="Of the Job and the Service.")
 @click.option("--namespace", default="", metavar="NAME")
 @click.option(
@@ -126,7 +128,7 @@ def slurm(
 )
 @click.option(
     "--grace",
-    type=click.IntRange(20),
+    type=Whole(20),
     default=60,
     show_default=True,
     metavar="SECONDS",
@@ -134,14 +136,12 @@ def slurm(
 )
 @click.option(
     "--restarts",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=10,
     help="How often lost nodes are replaced.",
     **_COUNT,
 )
-@click.option(
-    "--metrics-port", type=click.IntRange(1, 65534), metavar="PORT", help="For Prometheus."
-)
+@click.option("--metrics-port", type=Whole(1, 65534), metavar="PORT", help="For Prometheus.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def k8s(
     image: str,
@@ -192,6 +192,37 @@ def k8s(
             err=True,
         )
     return 0
+
+
+@command.command("ray", context_settings=_PASSED_ON)
+@click.option("--address", default="auto", show_default=True, help="Of the cluster.")
+@click.option("--nodes", type=click.IntRange(1), default=1, **_COUNT)
+@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per node.")
+@click.option("--cpus", type=click.IntRange(0), default=1, metavar="N", help="Per node.")
+@click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    default=10,
+    help="How often lost nodes are replaced.",
+    **_COUNT,
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def ray(
+    address: str, nodes: int, gpus: int, cpus: int, restarts: int, command: tuple[str, ...]
+) -> int:
+    """Run on a Ray cluster, to the end. Options of harness run go after --.
+
+    \b
+      harness launch ray --nodes 4 --gpus 8 train.py --lr 3e-4
+      harness launch ray --nodes 2 -- --nproc-per-node 2 train.py
+    """
+    from harness.launching.raycluster import Cluster, run_on_ray
+
+    _check(command, placed=(*MEETING, *(("nproc_per_node",) if gpus else ())))
+    wanted = Cluster(
+        command=command, address=address, nodes=nodes, gpus=gpus, cpus=cpus, restarts=restarts
+    )
+    return run_on_ray(wanted, lambda text: click.echo(f"harness: {text}", err=True))
 
 
 def _check(command: tuple[str, ...], *, placed: tuple[str, ...], there: bool = True) -> None:

@@ -11,6 +11,7 @@ import click
 
 from harness import runs
 from harness.cli.choosing import ranks_where, where_option
+from harness.cli.numbers import Whole
 from harness.cli.output import note, with_colour
 from harness.cli.reading import SETTINGS, ReadingCommand, print_json, reading_options
 from harness.errors import Elsewhere, FilterError, TooEarly, UsageError
@@ -41,7 +42,7 @@ _INTERVAL = 0.2
 @click.option(
     "--lines",
     "-n",
-    type=click.IntRange(min=0),
+    type=Whole(least=0),
     metavar="N",
     help=f"Only the last N lines.  [default: all; with -f: {FOLLOW_LINES}]",
 )

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import click
 
+from harness.cli.numbers import Number, Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import LayoutError
 
-_COUNT = click.IntRange(min=1)
-_AMOUNT = click.FloatRange(min=0, min_open=True)
+_COUNT = Whole(least=1)
+_AMOUNT = Number(above=0)
 
 
 @click.command("plan", cls=ReadingCommand, context_settings=SETTINGS)

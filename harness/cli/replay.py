@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from harness import runs
+from harness.cli.numbers import Number
 from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
@@ -28,7 +29,7 @@ from harness.topology import ranks_name
 @reading_options
 @click.option(
     "--speed",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(above=0),
     metavar="N",
     help="As it happened, N times as fast.  [default: all at once]",
 )

@@ -3,20 +3,23 @@
 import click
 
 from harness import runs
-from harness.cli.ask import ask, user
-from harness.cli.reading import SETTINGS, complete_runs
+from harness.cli.ask import ask, tell, user
+from harness.cli.reading import SETTINGS, ReadingCommand, complete_runs
 from harness.errors import Refused, TooEarly
 from harness.orders import RestartRun
 from harness.recovery import accept
 from harness.state import RunState
 
 
-@click.command("restart", context_settings=SETTINGS)
+@click.command("restart", cls=ReadingCommand, context_settings=SETTINGS)
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--why", metavar="TEXT", help="Told to everybody who reads of it.")
 @click.option("--dry-run", is_flag=True, help="Say what it would cost, do nothing.")
 @click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
-def command(run: str | None, why: str | None, dry_run: bool, runs_dir: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
+def command(
+    run: str | None, why: str | None, dry_run: bool, runs_dir: str | None, as_json: bool
+) -> None:
     """Stop all workers of RUN (a name, a directory or HOST:PORT; default: the newest) and start
     them again, from the newest checkpoint. No incident is made of it, --max-restarts counts none.
 
@@ -33,10 +36,10 @@ def command(run: str | None, why: str | None, dry_run: bool, runs_dir: str | Non
         accepted, answer = accept(state, request)
         if not accepted:
             raise Refused(f"it would be refused: {answer}")
-        click.echo(f"would be done: {answer}")
+        tell(answer, done=False, as_json=as_json)
         return
     where = found.address if isinstance(found, runs.Endpoint) else str(found.path)
-    click.echo(ask(where, None, request), err=True)
+    tell(ask(where, None, request), done=True, as_json=as_json)
 
 
 def _again(state: RunState) -> str:

@@ -2,20 +2,28 @@
 
 import click
 
-from harness.cli.ask import ask
-from harness.cli.reading import SETTINGS, complete_runs
-from harness.orders import StopRun
+from harness.cli.ask import ask, tell
+from harness.cli.reading import SETTINGS, ReadingCommand, complete_runs
+from harness.orders import Command, Preempt, StopRun
 
 
-@click.command("stop", context_settings=SETTINGS)
+@click.command("stop", cls=ReadingCommand, context_settings=SETTINGS)
 @click.argument("run", required=False, shell_complete=complete_runs)
+@click.option("--save", is_flag=True, help="Have all ranks save at one step first.")
 @click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
-def command(run: str | None, runs_dir: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
+def command(run: str | None, save: bool, runs_dir: str | None, as_json: bool) -> None:
     """Stop RUN (a name, a directory or HOST:PORT): all workers get SIGTERM, then SIGKILL.
+
+    With --save as a preemption does: the ranks of a script that asks harness.should_stop, or saves
+    with harness.Checkpointer, first save a checkpoint, all at the same step.
 
     \b
       harness stop
-      harness stop swift-otter-12
+      harness stop swift-otter-12 --save
     """
-    answer = ask(run, runs_dir, StopRun(why="harness stop", signal=0))
-    click.echo(answer or "stopping", err=True)
+    wish: Command = StopRun(why="harness stop", signal=0)
+    if save:
+        wish = Preempt(why="harness stop --save")
+    answer = ask(run, runs_dir, wish)
+    tell(answer or "stopping", done=True, as_json=as_json)

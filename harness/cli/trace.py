@@ -11,6 +11,7 @@ import click
 from harness import runs
 from harness.cli.choosing import ranks_where, where_option
 from harness.cli.logs import parse_ranks
+from harness.cli.numbers import Whole
 from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
@@ -30,7 +31,7 @@ from harness.trace import Event, Tracer
 @click.option("--out", "-o", metavar="FILE", help="Where to.  [default: NAME.trace.json]")
 @click.option("--rank", "ranks", metavar="RANKS", help="Only these ranks, such as 0-3,7.")
 @where_option
-@click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Only attempt N.")
+@click.option("--attempt", type=Whole(least=0), metavar="N", help="Only attempt N.")
 def command(
     run: str | None,
     runs_dir: str | None,

@@ -5,20 +5,22 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness import config, runs
+from harness.cli.numbers import Number, Whole
 from harness.cli.output import without_colour
 from harness.cli.reading import SETTINGS
 from harness.errors import (
     Elsewhere,
     ExitCode,
     HarnessError,
+    NodeFailure,
     ScreenError,
     SettingsError,
-    TooEarly,
     UsageError,
 )
 from harness.faults import Fault
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from harness.tui.shell import Options
 
 _CONNECT_SECONDS = 3.0
+_WITHOUT_TITLE = ("vt100", "vt102", "vt220", "linux", "ansi")
+"""Terminals that would print what they are told to be called."""
+_SAVE_TITLE, _RESTORE_TITLE = "\x1b[22;2t", "\x1b[23;2t"
 _NUMBERS = ("flops-per-token", "peak-tflops")
 
 
@@ -39,13 +44,15 @@ _NUMBERS = ("flops-per-token", "peak-tflops")
 @click.option("--readonly", is_flag=True, help="Take away the keys that change the run.")
 @click.option("--serve", is_flag=True, help="Show it in a browser, read-only, on this machine.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
-    help="Where --serve listens; 0: any free one.",
+    "--port", type=Whole(0, 65535), default=8000, metavar="PORT",
+    help="Where --serve listens; 0: any free one.  [default: 8000]",
 )  # fmt: skip
 @click.option("--allow-changes", is_flag=True, help="Let browsers change the run too.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
-@click.option("--flops-per-token", type=float, metavar="N", help="Of the model, for MFU: 6 x size.")
-@click.option("--peak-tflops", type=float, metavar="N", help="Of one device, for MFU.")
+@click.option(
+    "--flops-per-token", type=Number(), metavar="N", help="Of the model, for MFU: 6 x size."
+)
+@click.option("--peak-tflops", type=Number(), metavar="N", help="Of one device, for MFU.")
 @click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
 def command(
     run: str | None,
@@ -126,7 +133,7 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
-        raise TooEarly(
+        raise NodeFailure(
             f"no controller answers at {address}: {why}",
             help="the address stands in controller.json of the run",
         ) from None
@@ -162,6 +169,7 @@ def _options(
         run_argument=run or "",
         ascii_only=ascii_only,
         readonly=readonly,
+        title=not in_browser() and os.environ["TERM"] not in _WITHOUT_TITLE,
         files=not in_browser(),
         keys=keymap(keys, origin),
         kinds=_kinds,
@@ -224,14 +232,22 @@ def _run_app(found: runs.RunFolder | runs.Endpoint, options: "Options", replay: 
     if logs is not None:
         logs.start()
     try:
+        _say_to_terminal(_SAVE_TITLE, options)
         app.run()
     finally:
+        _say_to_terminal(_RESTORE_TITLE, options)
         feed.stop()
         if logs is not None:
             logs.stop()
     if app.bug is not None:
         raise app.bug
     return app.return_code if app.return_code is not None else ExitCode.INTERNAL
+
+
+def _say_to_terminal(text: str, options: "Options") -> None:
+    if options.title:
+        with suppress(OSError):  # it is gone
+            print(text, end="", file=sys.stderr, flush=True)
 
 
 def _feed(found: runs.RunFolder | runs.Endpoint, replay: bool) -> "Feed":

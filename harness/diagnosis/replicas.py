@@ -45,7 +45,12 @@ def find(attempt: AttemptState) -> list[Finding]:
         return []  # what is still being asked for may have been first
     changes = [known for known in ready if known.kind not in ("buffers", "alike")]
     others = [known for known in ready if known.kind in ("buffers", "alike")]
-    first = min(changes, key=_order, default=None)
+    # What one optimizer counts is put in order by its counts, what several count by the step.
+    clocks = {known.track.part.clock for known in changes if known.track.part.clock >= 0}
+    firsts = [known for known in changes if known.track.part.clock < 0]
+    for clock in clocks:
+        firsts.append(min((k for k in changes if k.track.part.clock == clock), key=_position))
+    first = min(firsts, key=_order, default=None)
     found = [] if first is None else [change(first, attempt.replicas.suspicions)]
     return [*found, *_once([_other(known) for known in others])]
 
@@ -55,6 +60,19 @@ def _once(findings: list[Finding]) -> list[Finding]:
     return list(
         {(finding.verdict, finding.ranks): finding for finding in reversed(findings)}.values()
     )
+
+
+def _position(known: Suspicion) -> tuple[int, int, int]:
+    """When in the life of its optimizer: parameters before step n, its gradients, parameters after
+    it, its state."""
+    count = known.at.count
+    match known.track.part.site:
+        case "parameters":
+            return count, 0, known.at.at_ns
+        case "gradients":
+            return 2 * count, 1, known.at.at_ns
+        case _:
+            return 2 * count + 1, 1, known.at.at_ns
 
 
 def _order(known: Suspicion) -> tuple[int, int, int]:

@@ -1,6 +1,7 @@
 """Which of the replicas that a verdict named had the wrong numbers, once a rollback has computed
 them again."""
 
+from harness.diagnosis.nearness import nearer
 from harness.incidents import Incident, IncidentSettled
 from harness.membership import CORRUPTION
 from harness.state import RunState
@@ -15,31 +16,48 @@ def settled(state: RunState) -> list[IncidentSettled]:
         return []
     found: dict[int, IncidentSettled] = {}
     for rerun in attempt.reruns:
-        for incident in state.incidents if rerun.right else ():
-            wrong = tuple(sorted(rerun.known.group - (rerun.right or frozenset())))
-            verdict = incident.verdict
-            if not wrong or not _is_of(incident, rerun) or incident.id in found:
-                continue
-            if (verdict.first_failing, verdict.confidence) != (wrong, "proven"):
-                found[incident.id] = _settled(incident, rerun, wrong, attempt.index)
+        right = rerun.right or nearer(rerun)
+        incident = of_rerun(state, rerun) if right else None
+        if incident is None or right >= rerun.known.group or incident.id in found:
+            continue
+        event = _settled(incident, rerun, right, attempt.index)
+        verdict = incident.verdict
+        # Who was named by a majority is not named less surely for a likeness.
+        surer = rerun.right is None and len(verdict.first_failing) == 1
+        if not surer and (verdict.first_failing, verdict.confidence) != (
+            event.ranks,
+            event.confidence,
+        ):
+            found[incident.id] = event
     return list(found.values())
 
 
+def of_rerun(state: RunState, rerun: Rerun) -> Incident | None:
+    """The incident that was opened because of what is computed again."""
+    return next((incident for incident in state.incidents if _is_of(incident, rerun)), None)
+
+
 def _settled(
-    incident: Incident, rerun: Rerun, wrong: tuple[int, ...], attempt: int
+    incident: Incident, rerun: Rerun, right: frozenset[int], attempt: int
 ) -> IncidentSettled:
-    verdict, those = incident.verdict, ranks_name(wrong)
+    wrong = tuple(sorted(rerun.known.group - right))
+    verdict, those, others = incident.verdict, ranks_name(wrong), ranks_name(sorted(right))
     named = ranks_name(verdict.first_failing)
     cause = verdict.cause.removeprefix(f"one of {named} has").removeprefix(f"{named} has")
     if cause != verdict.cause:
         cause = f"{those} {'has' if len(wrong) == 1 else 'have'}{cause}"
+    how = f"attempt {attempt} has computed it again from where all were equal, and has come to"
+    if rerun.right:
+        reason = f"{how} the same bits as {others} then, not to those of {those}"
+    else:
+        reason = (
+            f"{how} numbers much nearer to those of {others} than to those of {those}, where they"
+            " differ; bits are no longer the same, as the fault was between two looks"
+        )
     return IncidentSettled(
-        incident_id=incident.id,
-        ranks=wrong,
-        cause=cause,
-        reason=f"attempt {attempt} has computed it again from where all were equal, and has come to"
-        f" the same bits as {ranks_name(sorted(rerun.right or ()))} then, not to those of {those}",
-    )
+        incident_id=incident.id, ranks=wrong, cause=cause, reason=reason,
+        confidence="proven" if rerun.right else "likely",
+    )  # fmt: skip
 
 
 def _is_of(incident: Incident, rerun: Rerun) -> bool:

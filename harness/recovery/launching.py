@@ -7,6 +7,7 @@ from harness.errors import ExitCode
 from harness.goodput import interval_of_attempt
 from harness.incidents import Incident
 from harness.recovery import spikes
+from harness.recovery.again import closely, reread
 from harness.recovery.ending import (
     STORE_NODE,
     Decision,
@@ -220,6 +221,8 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
                 memory=plans[node.node_rank],
                 spike_step=-1 if spike is None else spike.count,
                 spike_bound=0.0 if spike is None else spike.bound,
+                closely=closely(state, attempt),
+                reread=reread(state, attempt),
             ),
         )
         for group_rank, node in enumerate(attempt.nodes.values())

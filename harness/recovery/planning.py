@@ -159,6 +159,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
     return (
         _standing(state, attempt, now_ns)
         or settle(state)
+        or lost_notice(state)
         or certify(state, attempt, reachable)
         or quarantine_notices(state, attempt)
         or grow(state, attempt)
@@ -317,7 +318,6 @@ def _set_aside(state: RunState, attempt: AttemptState, incident: Incident) -> li
     """Orders for bad checkpoint files, nothing while they are carried out, None when done."""
     bad = aside(state, incident.verdict) if incident.action == "rollback" else {}
     good = countable(state, attempt) if incident.action == "rollback" else {}
-    tainted = dict(bad)
     bad |= to_set_aside(state.attempts)
     for rank in attempt.ranks.values():  # whoever was stopped amid a save, too
         torn = rank.exited.torn if rank.exited is not None else ()
@@ -326,26 +326,23 @@ def _set_aside(state: RunState, attempt: AttemptState, incident: Incident) -> li
     for path, node in bad.items():
         if node in _reachable(attempt):
             paths.setdefault(node, []).append(path)
-    for node in {*good.values()} & _reachable(attempt):
-        paths.setdefault(node, [])
-    untold = paths.keys() - attempt.aside_ordered
+    asked = paths.keys() | ({*good.values()} & _reachable(attempt))
+    untold = asked - attempt.aside_ordered
     if untold:
         return [
             e.OrderGiven(
                 node_rank=node,
                 order=o.SetAside(
                     attempt=attempt.index,
-                    paths=tuple(paths[node]),
+                    paths=tuple(paths.get(node, ())),
                     suffix=ASIDE_SUFFIX,
                     good=tuple(path for path, at in good.items() if at == node),
                 ),
             )
             for node in sorted(untold)
         ]
-    waiting = attempt.aside_ordered & _reachable(attempt) - attempt.set_aside.keys()
-    if waiting:
-        return []
-    return (lost_notice(state, attempt, incident, tainted) or None) if tainted or good else None
+    waiting = paths.keys() & _reachable(attempt) - attempt.set_aside.keys()
+    return [] if waiting else None
 
 
 def _stop_workers(

@@ -2,10 +2,8 @@
 it from deleting files."""
 
 import os
-from collections.abc import Mapping
 
 from harness.checkpointnames import finished
-from harness.incidents import Incident
 from harness.recovery.ending import STORE_NODE, Decision, notify
 from harness.state import AttemptState, RunState
 
@@ -34,17 +32,23 @@ def _aside(state: RunState, path: str) -> bool:
     return any(to.startswith((f"{path}.", f"{name}.")) for to in moved)
 
 
-def lost_notice(
-    state: RunState, attempt: AttemptState, incident: Incident, bad: Mapping[str, int]
-) -> list[Decision]:
-    """One line where a good file has been deleted or written over since; once."""
+def lost_notice(state: RunState) -> list[Decision]:
+    """One line where the attempt before has gone back, and a good file was deleted or written over
+    meanwhile; once."""
+    attempt = state.attempts[-2] if len(state.attempts) > 1 else None
+    incident = state.incidents[-1] if state.incidents else None
+    if attempt is None or incident is None or not attempt.set_aside:
+        return []
+    if (incident.action, incident.verdict.attempt) != ("rollback", attempt.index):
+        return []
     good = list(countable(state, attempt))
     deleted = {path for files in attempt.set_aside.values() for path in files.gone}
     left = [path for path in good if path not in deleted]
     newer = good[: good.index(left[0])] if left else good
     first = attempt.replicas.first_saved_ns
     clean_ns = attempt.clean_ns or 0
-    over = [path for path in bad if first.get(path, clean_ns + 1) <= clean_ns]
+    saved = attempt.replicas.saved_ns
+    over = [p for p, (at_ns, _) in saved.items() if first[p] <= clean_ns < at_ns]
     if over and not left:
         what = f"the script has written over {_name(max(over, key=lambda p: first[p]))} since"
         why = "; what it held was from before the corruption"
@@ -53,11 +57,11 @@ def lost_notice(
         why = ", its last checkpoint from before the corruption"
     else:
         return []
-    point = state.clean_restore_point
+    point = state.newest_restore_point
     if left:
-        then = f"the next attempt has {_name(left[0])}"
+        then = f"this attempt has {_name(left[0])}"
     elif point is not None:
-        then = f"the next attempt has the checkpoint of step {point.step}"
+        then = f"this attempt has the checkpoint of step {point.step}"
     else:
         then = "none of this run's is left"
     mark = f"harness: incident {incident.id}: {what}"

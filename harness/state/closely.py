@@ -68,10 +68,10 @@ class Closely:
             if told.why:
                 self.mute.update(told.ranks)
             elif told.rows and event.count == event.suspect:
-                sums = Sums(rows=_unpacked(told.rows), columns=_unpacked(told.columns))
+                sums = Sums(rows=unpacked(told.rows), columns=unpacked(told.columns))
                 self.sums.update(dict.fromkeys(told.ranks, sums))
             elif told.words and event.buckets == self.buckets:
-                words = _unpacked(told.words)
+                words = unpacked(told.words)
                 self.words.setdefault(event.count, {}).update(dict.fromkeys(told.ranks, words))
                 for rank in told.ranks if told.referee else ():
                     if self.judged.get(rank) != "wrong":
@@ -115,7 +115,8 @@ class Closely:
         return self.read is None or unjudged
 
 
-def _unpacked(text: str) -> Sequence[int]:
+def unpacked(text: str) -> Sequence[int]:
+    """Numbers as ranks tell them; none where the text is none of theirs."""
     try:
         return numbers(base64.b64decode(text, validate=True))
     except ValueError:

@@ -20,6 +20,8 @@ def note(attempt: AttemptState, ref: Ref, event: Event) -> None:
             for known in attempt.replicas.suspicions:
                 if (known.track.part.part, known.at.count) == (event.part, event.suspect):
                     known.close.heard(event, ref)
+            for rerun in attempt.reruns:
+                rerun.heard(event)
         case e.DoubtRaised():
             attempt.doubts.add(event.rank, event.doubt, ref)
         case e.CheckpointCertified():

@@ -6,7 +6,7 @@ say, and for `harness.diagnosis.replicas` to put into words.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.sightings import DigestPart, DigestRow
 from harness.state.closely import Closely
@@ -15,7 +15,7 @@ from harness.topology import ranks_of
 _MOST_PENDING = 16
 _RELAXED = 4
 """Looks begun after which ranks that have never told of a part are no longer waited for."""
-_MOST_EQUAL, _MOST_UNEQUAL = 64, 16
+_MOST_EQUAL, _MOST_UNEQUAL = 64, 6
 """Looks of a part that are remembered."""
 COLUMNS = "columns"
 """Mark of the sums of columns, looked at now and then beside those of rows: they show what rows
@@ -177,8 +177,8 @@ class Track:
     def _remember(self, look: Look) -> None:
         """For an attempt that computes the same again."""
         if not look.equal:
-            if len(self.unequal) < _MOST_UNEQUAL:
-                self.unequal.append(look)
+            if len(self.unequal) < _MOST_UNEQUAL and self.part.how != "sharded":
+                self.unequal.append(replace(look, progress={}))
             return
         (self.equal[look.count],) = look.values
         if len(self.equal) > _MOST_EQUAL:

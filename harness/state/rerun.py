@@ -8,14 +8,17 @@ looks have shown counts, not the suspicion alone: a slice of its state that was 
 it was wrong already is placed by the parameters, and what differed first is often elsewhere.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.incidents import Incident, IncidentSettled
+from harness.observations import LookedClosely
 from harness.sightings import DigestPart
+from harness.state.closely import unpacked
 from harness.state.replicas import Look, Suspicion, Track, look_all
 
 _MOST_SEEN = 512
+_MOST_REREAD = 4096
 _STEPPED = ("parameters", "gradients", "optimizer state")
 """Sites whose looks count the steps of an optimizer."""
 Place = tuple[int, int]
@@ -43,6 +46,8 @@ class Rerun:
     """Digests on which the group agrees again, and counts in a step."""
     shift: int | None = None
     """How many steps later, by count, this attempt comes to the same place."""
+    reread: dict[int, Sequence[int]] = field(default_factory=dict)
+    """By count of this attempt: words of the tensor that differed, where it did."""
     void: bool = False
     """Two digests have put it at two places: nothing is concluded."""
     right: frozenset[int] | None = None
@@ -68,6 +73,19 @@ class Rerun:
             self._compare(list(self.seen))
         elif shift != self.shift:
             self.void = True
+
+    def heard(self, event: LookedClosely) -> None:
+        """What a rank of this attempt has of the words that differed."""
+        known = self.known
+        if (event.part, event.suspect) != (known.track.part.part, known.at.count):
+            return
+        for told in event.sums:
+            if told.words and len(self.reread) < _MOST_REREAD:
+                self.reread[event.count] = unpacked(told.words)
+
+    def count_of(self, count: int) -> int:
+        """The look of this attempt that corresponds to one of the suspicion's part."""
+        return count + _counts_of_a_step(self.known.track.part) * (self.shift or 0)
 
     def concerns(self, part: DigestPart) -> bool:
         suspect = self.known.track.part
@@ -154,6 +172,6 @@ def applied(incident: Incident, event: IncidentSettled) -> Incident:
             innocent=tuple(sorted(cleared - set(verdict.victims))),
             cause=event.cause,
             reason=event.reason,
-            confidence="proven",
+            confidence=event.confidence,
         ),
     )

@@ -117,7 +117,8 @@ def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
     for group in set(track.groups.values()):
         if not group <= look_all(look):
             continue
-        if track.split is not None and track.split.moved >= _LEAST_LEARNT:
+        least = 0 if _stepped_alike(replicas, track, group) else _LEAST_LEARNT
+        if track.split is not None and track.split.moved >= least:
             if (
                 _guessed(track)
                 and not {"kept", "leaf", "parameter"} & track.marks
@@ -137,6 +138,22 @@ def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
         if sure and (found := _apart(track, look, group)) is not None:
             return found
     return None
+
+
+def _stepped_alike(replicas: Replicas, track: Track, group: frozenset[int]) -> bool:
+    """Whether it is the optimizer's state of a parameter that was seen often enough to be the same
+    over the group: then so is what steps it, which is looked at seldom."""
+    part = track.part
+    if part.site != "optimizer state" or track.split is None:
+        return False
+    owner = part.name.rpartition(" of ")[2]
+    return any(
+        (other.part.site, other.part.name, other.part.clock) == ("parameters", owner, part.clock)
+        and (before := other.split.before if other.split else other.last) is not None
+        and _alike(before, group)
+        and other.moved >= _LEAST_LEARNT
+        for other in replicas.tracks.values()
+    )
 
 
 def _left_out(track: Track, look: Look) -> Suspicion | None:

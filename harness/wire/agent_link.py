@@ -17,9 +17,10 @@ from typing import Any
 from grpc.aio import AioRpcError
 
 from harness import codec
-from harness.errors import HarnessError, NodeFailure, PlatformError, Refused
+from harness.errors import HarnessError, NodeFailure, PlatformError, Refused, UsageError
 from harness.events import Event, PulsesRead, Record, Stamp
 from harness.orders import Command, Order, Shutdown
+from harness.version import version
 from harness.wire import control_pb2 as pb
 from harness.wire.channel import (
     BATCH_BYTES,
@@ -70,7 +71,8 @@ class AgentLink:
 
     `address` is host:port of the controller, `node_rank` -1 to be given one, `token` empty on
     loopback, `tls` the files of TLS, `controller_timeout` the seconds without a word from the
-    controller after which the link gives up; `notice` shows the user a line, long before that.
+    controller after which the link gives up, `heartbeat` those of silence after which it says that
+    it is there; `notice` shows the user a line, long before that.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class AgentLink:
         token: str,
         controller_timeout: float,
         tls: Tls = PLAIN,
+        heartbeat: float = HEARTBEAT,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._address = address
@@ -93,6 +96,7 @@ class AgentLink:
         self._pid = pid
         self._token = token
         self._tls = tls
+        self._heartbeat = heartbeat
         self._controller_timeout = controller_timeout
         self._notice = notice
         self._missed = False
@@ -243,7 +247,7 @@ class AgentLink:
                 if self._closing and not self._buffer:
                     await call.done_writing()
                     await asyncio.Event().wait()  # the reader sees the controller's end
-                if await set_within(HEARTBEAT, self._news):
+                if await set_within(self._heartbeat, self._news):
                     continue
             self._in_flight += len(batch)  # an empty batch is the heartbeat
             try:
@@ -339,7 +343,14 @@ class AgentLink:
             self._heard()
             if message.id <= self._last_order:
                 continue
-            order = codec.decode_order(message.body)
+            try:
+                order = codec.decode_order(message.body)
+            except codec.CodecError as error:
+                raise UsageError(
+                    f"the controller at {self._address} orders what this version of Harness,"
+                    f" {version()}, does not know: {error}",
+                    help="use the same version of Harness on all nodes",
+                ) from None
             self._last_order = message.id
             self._over = self._over or isinstance(order, Shutdown)
             self._inbox.put_nowait(order)

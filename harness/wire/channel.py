@@ -7,6 +7,7 @@ import grpc
 from grpc.aio import AioRpcError, Channel, Metadata, insecure_channel, secure_channel
 
 from harness.errors import AccessError, HarnessError, NodeFailure, PlatformError, UsageError
+from harness.policy import REPORTS_PER_SECOND, Policy
 from harness.wire.tls import PLAIN, Tls
 
 PROTOCOL = 1
@@ -18,6 +19,15 @@ PID_KEY = "harness-pid"
 
 HEARTBEAT = 0.5
 """Seconds after which a link with nothing to say says so."""
+
+
+def heartbeat_of(policy: Policy, nodes: int) -> float:
+    """The same for an agent of a run of so many nodes: thousands report seldom enough for their
+    reports to be sign enough, as long as none is taken for lost."""
+    if nodes <= REPORTS_PER_SECOND * HEARTBEAT / 2:
+        return HEARTBEAT
+    return max(HEARTBEAT, min(1.2 * policy.reports_apart(nodes), policy.agent_timeout / 3))
+
 
 MESSAGE_LIMIT = 64 << 20
 """Bytes of one gRPC message."""
@@ -100,7 +110,10 @@ def in_words(error: AioRpcError, address: str) -> HarnessError:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return NodeFailure(f"the controller at {address} does not answer")
         case grpc.StatusCode.UNAVAILABLE:
-            return NodeFailure(f"no controller answers at {address} ({_first_cause(details)})")
+            return NodeFailure(
+                f"no controller answers at {address} ({_first_cause(details)})",
+                help="the address stands in controller.json of the run",
+            )
         case _:
             return NodeFailure(f"lost the controller at {address}: {details}")
 

@@ -71,6 +71,10 @@ class Assignment:
     """Where an earlier attempt has seen the loss go up to stay; -1: nowhere."""
     spike_bound: float = 0.0
     """The loss above which it had."""
+    closely: int = 0
+    """Steps at the begin of which each is looked at, whatever it costs, and all of the state."""
+    reread: str = ""
+    """Words to tell then, as JSON (orders.Reread); empty: none."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
@@ -129,6 +133,8 @@ class Guest:
                 DigestWriter(memory, layout.DIGESTS_AT),
                 every=self.assignment.digests,
                 share=self.assignment.digest_share,
+                closely=self.assignment.closely,
+                reread=self.assignment.reread,
                 exclude=self.assignment.digest_exclude,
                 world_size=self.assignment.world_size,
                 step=lambda: self.step,

@@ -166,7 +166,7 @@ def test_the_json_follows_its_schema(root: Path, capsys: pytest.CaptureFixture[s
         (["prune", "."], "error[H001]: missing option '--keep'\n"),
         (
             ["prune", ".", "--keep", "0"],
-            "error[H001]: invalid value for '--keep': 0 is not in the",
+            "error[H001]: invalid value for '--keep': '0' is not a",
         ),
         ([], "error[H001]: missing command: ls, verify or prune\n"),
     ],

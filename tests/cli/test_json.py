@@ -42,8 +42,11 @@ OTHERS = (
     ("chaos explain kill", "faults"),
     ("config show --all", "config"),
     ("config validate", "config"),
+    ("plan 7B --gpus 64 --pp 2 --tokens-per-s 0.5e6 --critical-batch 1e6", "plan"),
+    ("plan 70B --gpus 8", "plan"),
+    ("plan --schedule zero-bubble --pp 2", "plan"),
 )
-ELSEWHERE = {"analyze", "attach", "ckpt", "doctor", "plan"}
+ELSEWHERE = {"analyze", "attach", "ckpt", "doctor"}
 """Tested where they are tested."""
 ACTING = {"run", "launch", "tui", "restart", "stop", "inject", "chaos", "completion"}
 
@@ -98,6 +101,24 @@ def test_errors_are_one_object_on_stdout(shell: Shell) -> None:
         code, lines = shell(words.split()[0], "no-such-run", "--json")
         assert code == 2
         validate("error", lines)
+
+
+def test_commands_that_ask_a_run_answer_as_one_object(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines = shell("restart", "--json")
+    assert code == 2
+    validate("error", lines)
+    code, lines = shell("stop", "--json")
+    assert code == 2
+    validate("error", lines)
+    monkeypatch.setattr("harness.cli.stop.ask", lambda *_: "the run is being stopped")
+    code, lines = shell("stop", "--json")
+    assert code == 0
+    validate("answer", lines)
+    assert json.loads(lines[0]) == {
+        "schema": 1, "done": True, "says": "the run is being stopped",
+    }  # fmt: skip
 
 
 def test_no_reading_command_is_forgotten() -> None:

@@ -89,6 +89,7 @@ def test_help_has_examples_first_and_fits_on_a_screen(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 45
     assert max(map(len, lines)) <= 100
+    assert not [line for line in lines if re.search(r"INTEGER|FLOAT|x>=", line)]
     examples = [at for at, line in enumerate(lines) if line.startswith(f"  harness {words[0]}")]
     examples += [at for at, line in enumerate(lines) if line.startswith(f"    harness {words[0]}")]
     options = [at for at, line in enumerate(lines) if line in ("Options:", "Commands:", "Common:")]
@@ -143,6 +144,22 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[
             ["bundle", "--logs", "tial"],
             "invalid value for '--logs': 'tial' is not one of 'tail', 'all', 'none'",
             "did you mean tail?",
+        ),
+        (["completion"], "missing argument 'bash|zsh|fish'", "see harness completion --help"),
+        (
+            ["doctor", "--ranks", "0"],
+            "invalid value for '--ranks': '0' is not a whole number from 1 to 512",
+            "see harness doctor --help",
+        ),
+        (
+            ["replay", "--speed", "nan"],
+            "invalid value for '--speed': 'nan' is not a number above 0",
+            "see harness replay --help",
+        ),
+        (
+            ["ckpt", "prune", "."],
+            "missing option '--keep'",
+            "see harness ckpt prune --help",
         ),
         (["--verison"], "no such option: --verison", "did you mean --version?"),
         (["run"], "no script given", "for example: harness run train.py"),

@@ -13,6 +13,7 @@ import pytest
 
 from harness.chaos import kinds
 from harness.cli import COMMANDS
+from harness.cli.codes import CODES
 from harness.incidents import CATALOGUE
 from harness.settings import REFUSED, SETTINGS
 
@@ -21,6 +22,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MADE = {
     "reference/commands.md",
     "reference/settings.md",
+    "reference/errors.md",
     "reference/faults.md",
     "verdicts/index.md",
 }
@@ -124,6 +126,8 @@ def test_the_pages_made_from_the_program_are_whole(site_pages: ModuleType) -> No
     assert [each.name for each in SETTINGS if each.pet and each.option not in torchrun] == []
     faults = site_pages.faults()
     assert [name for name in kinds.names() if f"### {name} {{#{name}}}" not in faults] == []
+    errors = site_pages.errors()
+    assert all(f"| {code} | " in errors for code in CODES)
     verdicts = site_pages.verdicts()
     pages = {path.stem for path in (ROOT / "docs" / "verdicts").glob("*.md")}
     assert [name for name in sorted(pages) if f"[{name}]({name}.md)" not in verdicts] == []

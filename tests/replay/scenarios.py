@@ -845,6 +845,34 @@ def two_aborted() -> World:
     return _judge_and_end(world)
 
 
+@scenario(
+    "shape_mismatch/nobody_on_record",
+    verdict="shape_mismatch",
+    first_failing=[1],
+    victims=[0, 2],
+    action="stop",
+    confidence="likely",
+)
+def nobody_on_record() -> World:
+    """Both of a pair aborted: rank 0 with room for what it had called in earlier rounds, rank 1
+    with room for 8,225 elements in pieces of 8,228 bytes."""
+    aborts = {0: _size_abort(8228, 8224), 1: _size_abort(8224, 8216)}
+
+    def evidence(rank: int) -> dict[str, Any]:
+        pair = str(1 + rank // 2)
+        sizes = [((8224,),), ((10304,),)]
+        mesh = [collective(at, sizes=sizes[at % 2], pg=pair, desc="mesh_dp") for at in range(6)]
+        return {"collectives": tuple(mesh), "last_lines": aborts.get(rank, ())}
+
+    world = World(evidence=evidence).start()
+    for pg, ranks in (("1", (0, 1)), ("2", (2, 3))):
+        world.say(e.GroupCreated(rank=ranks[0], pg=pg, pg_desc="mesh_dp", ranks=ranks), 0)
+    world.exit(0, signal=6)
+    world.exit(1, signal=6)
+    world.cries(2)
+    return _judge_and_end(world)
+
+
 def _in_two_groups(odd: tuple[tuple[int, ...], ...], aborted: tuple[str, ...]) -> World:
     """Four ranks, all-reduces in (0, 1), and in (0, 2) and (1, 3), of one role; rank 2 aborts in
     its sixth of the latter, where rank 0 calls `odd` instead of 4,096 elements."""

@@ -1,5 +1,6 @@
 """`harness restart` on a real run: its workers end and start again, the run goes on."""
 
+import json
 import os
 import subprocess
 import sys
@@ -44,6 +45,8 @@ def test_workers_start_again_and_the_run_goes_on(run: Launched) -> None:
     everybody = run.everybody()
     asked = harness(run, "restart", "again", "--dry-run")
     assert asked.stdout.startswith("would be done: attempt 0 is stopped; ")
+    tried = json.loads(harness(run, "restart", "again", "--dry-run", "--json").stdout)
+    assert tried == {"schema": 1, "done": False, "says": asked.stdout[15:].rstrip("\n")}
     done = harness(run, "restart", "again", "--why", "new data")
     assert done.returncode == 0, done.stderr
     code, lines = run.end()

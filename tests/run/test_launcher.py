@@ -238,6 +238,30 @@ def test_a_killed_controller_costs_nothing(launch: Start) -> None:
     assert any("the controller died (killed by SIGKILL); starting it again" in x for x in lines)
 
 
+@pytest.mark.slow
+def test_a_controller_that_keeps_dying_is_given_up_in_words(launch: Start) -> None:
+    run = launch(STUBBORN).until_working("0.0")
+    everybody = run.everybody()
+    for started in range(1, 2 + CONTROLLER_RESTARTS_PER_MINUTE):
+        run.until(
+            lambda n=started: len(run.events("ControllerStarted")) == n,  # type: ignore[misc]
+            f"controller {started}",
+        )
+        os.kill(run.pid_of("controller"), signal.SIGKILL)
+        if run.process.poll() is not None:
+            break
+    code, lines = run.end()
+    text = "\n".join(lines)
+    if "within a minute" not in text:
+        pytest.skip("this machine is too slow to start so many controllers within a minute")
+    assert code == 70
+    all_gone(everybody)
+    times = CONTROLLER_RESTARTS_PER_MINUTE + 1
+    assert f"the controller died {times} times within a minute (killed by SIGKILL)" in text
+    assert "the run is given up and its workers are stopped" in text
+    assert "controller.log and the memory left on this machine; run again" in text
+
+
 def test_a_daemon_of_a_worker_does_not_escape(launch: Start) -> None:
     run = launch(DAEMON).until_working("0.0", "daemon")
     everybody = run.everybody()

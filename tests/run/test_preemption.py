@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +65,24 @@ def test_all_ranks_save_at_one_step(launch: Callable[..., Launched]) -> None:
     assert not [line for line in lines if "stack" in line]
     (end,) = run.events("RunEnded")
     assert (end["outcome"], end["exit_code"]) == ("stopped", 84)
+
+
+@pytest.mark.slow
+def test_it_can_be_asked_for_from_the_command_line(launch: Callable[..., Launched]) -> None:
+    run = launch(SAVE, "--nproc-per-node", "2", "--stop-grace", "60")
+    run.until_working("0", "1")
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "stop", "--save", "--runs-dir", str(run.runs)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "the run is preempted\n")
+    code, lines = run.end()
+    assert code == 84, lines
+    assert "preempted, checkpoint of step " in lines[-1]
 
 
 def test_one_that_does_not_save_is_hurried_by_a_second_signal(

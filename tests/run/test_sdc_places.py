@@ -162,3 +162,49 @@ def test_of_two_replicas_the_next_attempt_tells_which(tmp_path: Path) -> None:
     assert said.count("harness: incident 1 is settled: it was rank 1, not rank 0; attempt 1") == 1
     (strike,) = json.loads((tmp_path / "runs" / "strikes.json").read_text())["strikes"]
     assert strike["local_ranks"] == [1]
+
+
+RESUMED = """
+FLIP = 0
+inner = nn.Linear(64, 64)
+net = Ddp(inner)
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+first = 0
+if os.path.exists("step.pt"):
+    saved = torch.load("step.pt")
+    inner.load_state_dict(saved["net"]); optimizer.load_state_dict(saved["optimizer"]); first = 7
+for step in range(first + 1, 40 if AGAIN else 200):
+    torch.manual_seed(100 * step + R)
+    optimizer.zero_grad(); net(torch.randn(8, 64)).square().mean().backward()
+    if step == 12 and R == 1 and not AGAIN and not FLIP:
+        inner.weight.grad.view(torch.int32)[5, 7] ^= 1 << 22
+    optimizer.step(); time.sleep(0.02)
+    if step == FLIP and R == 1 and not AGAIN:
+        inner.weight.data.view(torch.int32)[5, 7] ^= 1 << 21
+    if step == 7 and R == 0 and not AGAIN:
+        torch.save({"net": inner.state_dict(), "optimizer": optimizer.state_dict()}, "step.pt")
+"""
+
+
+@pytest.mark.slow
+def test_the_next_attempt_tells_which_from_a_checkpoint_between_two_looks(tmp_path: Path) -> None:
+    """Every second step is looked at; counted from step 7 on, that of the fault is none of them."""
+    said, (incident,) = run(
+        tmp_path, RESUMED, "--nproc-per-node", "2", "--digest-share", "1", "--digests", "2"
+    )
+    assert (incident["class"], incident["first_failing"]) == ("silent_data_corruption", [1])
+    assert (incident["confidence"], incident["innocent"]) == ("proven", [0])
+    assert "harness: incident 1 is settled: it was rank 1, not rank 0; attempt 1" in said
+
+
+@pytest.mark.slow
+def test_numbers_tell_where_the_fault_was_between_two_looks(tmp_path: Path) -> None:
+    """By the next look both have taken in gradients of wrong parameters: no bits are right."""
+    program = RESUMED.replace("FLIP = 0", "FLIP = 14")
+    said, (incident,) = run(
+        tmp_path, program, "--nproc-per-node", "2", "--digest-share", "1", "--digests", "4"
+    )
+    assert (incident["class"], incident["first_failing"]) == ("silent_data_corruption", [1])
+    assert (incident["confidence"], incident["innocent"]) == ("likely", [0])
+    assert "numbers much nearer to those of rank 0 than to those of rank 1" in incident["reason"]
+    assert "harness: incident 1 is settled: it was rank 1, not rank 0; attempt 1" in said

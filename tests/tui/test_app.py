@@ -193,6 +193,13 @@ def test_deeds_are_done_after_y(scenes, tui):
     assert any("accepted: stopping" in line for line in lines)
 
 
+def test_a_question_can_be_read_whole_in_a_narrow_terminal(scenes, tui):
+    app = tui.app_of(scenes.running(), do=lambda _: (True, ""), run_argument="swift-otter-12")
+    text = " ".join(" ".join(tui.drive(app, (60, 18), "P")).split())
+    assert "ends without a checkpoint." in text.replace("│", "").replace("  ", " ")
+    assert "harness stop --save swift-otter-12" in text
+
+
 def test_stopping_a_large_run_takes_its_name(scenes, tui):
     done = []
     scene = scenes.large(Mesh(names=("dp", "tp"), sizes=(16, 8)), hung=5)

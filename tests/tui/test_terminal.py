@@ -48,6 +48,9 @@ class Terminal:
     def modes(self):
         return self.tmux("display-message", "-p", "#{alternate_on} #{mouse_any_flag}").strip()
 
+    def title(self):
+        return self.tmux("display-message", "-p", "#{pane_title}").strip()
+
     def wait_for(self, text, *, gone=False):
         end = time.monotonic() + LIMIT_SECONDS
         while (text in (screen := self.screen())) is gone:
@@ -88,6 +91,7 @@ def test_terminal_is_given_back(terminal, run_dir, end):
     screen = terminal.wait_for("EXCEPTION")
     assert "rank 5 (dp1 pp0 tp1): ValueError: boom [not markup]" in screen
     assert terminal.modes() == "1 1"
+    assert terminal.title().startswith("EXCEPTION rank 5 ")
     if key is not None:
         terminal.tmux("send-keys", key)
     else:

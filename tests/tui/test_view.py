@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from harness.events import StallLooked
+from harness.events import OrderGiven, StallLooked
+from harness.orders import StopWorkers
 from harness.state import fold_all
 from harness.topology import Mesh
 from harness.tui import paint
@@ -41,6 +42,28 @@ def test_scene(scenes, name, shown, tone, word):
     assert glyphs(view) == shown
     assert view.banner.tone == tone
     assert view.banner.lines[0].startswith(word)
+
+
+def test_what_a_restart_waits_for_is_counted_down(scenes):
+    scene = scenes.crashed()
+    order = StopWorkers(attempt=0, grace=2.0, why="exception")
+    scene.add(OrderGiven(node_rank=0, order=order), after=0.1)
+    scene.now_ns += 500_000_000
+    assert view_of(scene).banner.lines[1].startswith("stopping, killed in 2 s; at train.py:88")
+    scene.now_ns += 5_000_000_000
+    assert view_of(scene).banner.lines[1].startswith("stopping, killed by now; at train.py:88")
+    scene.stop_workers()
+    scene.launch(scenes.ONE_NODE, why="restart 1 after exception of rank 5")
+    banner = view_of(scene).banner
+    assert banner.lines[1].startswith("restarted ")
+    assert "8 of 8 ranks up, no step yet; at train.py:88" in banner.lines[1]
+
+
+def test_the_terminal_is_named_after_the_news(scenes):
+    titles = {name: view_of(make()).banner.title("otter") for name, make in scenes.SCENES.items()}
+    assert titles["running"] == "RUNNING otter"
+    assert titles["crashed"] == "EXCEPTION rank 5 otter"
+    assert titles["finished"] == "SUCCEEDED otter"
 
 
 def test_trouble_is_named_before_the_verdict(scenes):

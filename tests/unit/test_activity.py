@@ -129,3 +129,10 @@ def test_a_process_that_is_gone(tmp_path: Path) -> None:
     reading = activity.read(child.pid, tmp_path / "none.log")
     assert (reading.cpu_seconds, reading.io_bytes, reading.log_bytes) == (0.0, 0, 0)
     assert activity.between(reading, reading).traced_by == 0
+
+
+def test_a_log_of_the_future_is_no_sign_of_life(watch: Watch, tmp_path: Path) -> None:
+    """Somebody has set the clock back by an hour since the rank last printed."""
+    hour = "; os.utime('rank.log', (time.time() + 3600,) * 2)"
+    assert watch("print('x', flush=True)").log_quiet_seconds < 60
+    assert watch(f"print('x', flush=True){hour}").log_quiet_seconds > 3600

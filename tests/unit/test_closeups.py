@@ -206,3 +206,31 @@ def test_a_rank_is_judged_once_and_what_cannot_be_is_unknown() -> None:
         (event.count, sums.ranks): sums.referee for event in asks.told(0) for sums in event.sums
     }
     assert told == {(13, (1,)): "unknown", (17, (1,)): "", (13, (0,)): ""}
+
+
+def test_the_first_steps_are_looked_at_closely_after_a_rollback() -> None:
+    """Each of them, with all of the state, whatever the pace is; the first one always so."""
+    log = Log()
+    teller = Teller(log, lambda: 0, lambda: 0)  # type: ignore[arg-type]
+    model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(4)])
+    optimizer = torch.optim.Adam(model.parameters())
+    watched = Watched(optimizer, 0, teller, Pace(4, 1e9, 1), Deeds(), closely=5)
+    for _ in range(12):
+        model(torch.ones(4)).sum().backward()
+        watched.before(optimizer)
+        optimizer.step()
+        watched.after(optimizer)
+    site = {content["plan"]: (content["site"], content["number"]) for content in log.plans}
+    gradients = {v.count for v in log.told if site[v.plan][0] == "gradients"}
+    assert gradients == {1, 2, 3, 4, 5, 8, 12}
+    slices = {
+        count: {
+            site[v.plan][1]
+            for v in log.told
+            if v.count == count and site[v.plan][0] == "optimizer state"
+        }
+        for count in gradients
+    }
+    assert {count: len(numbers) for count, numbers in slices.items()} == {
+        1: 8, 2: 8, 3: 8, 4: 8, 5: 8, 8: 1, 12: 1,
+    }  # fmt: skip

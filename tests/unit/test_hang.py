@@ -254,6 +254,16 @@ def test_a_short_sleep_is_slept_out_and_one_that_goes_on_and_on_is_not() -> None
     assert POLICY.work_patience - 15 < seconds_still(world) < POLICY.work_patience + 4
 
 
+def test_a_look_that_comes_late_makes_nothing_take_longer() -> None:
+    """On a crowded machine the first look may come when all patience is over already."""
+    late = 4 * POLICY.stuck_patience
+    world = stalled(waiting(), waiting(), away())
+    world.pass_time(late)
+    world.obey(o.CollectEvidence)
+    assert verdict_within(world, 30) is not None
+    assert seconds_still(world) < late + 2
+
+
 def test_a_rank_may_sleep_longer_before_its_first_steps() -> None:
     naps = 2 * POLICY.start_patience
     world = stalled(waiting(seq=1), waiting(seq=1), away(0, activity=asleep(naps)), steps=0)

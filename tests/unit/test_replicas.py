@@ -120,6 +120,21 @@ def test_gradients_of_a_weight_that_had_changed_at_rest_are_its_consequence() ->
     assert ranks.said() == [("silent_data_corruption", (1,), "proven")]
 
 
+def test_what_was_other_before_gradients_were_is_not_their_consequence() -> None:
+    """A bias that is whole over tp by hand is other on rank 3 since the end of step 10; in step 11
+    it makes gradients of two others differ over tp."""
+    bias = part(how="hand", tensors=1, name="bias", members=(1, 3), clock=0)
+    grads = part(part=2, site="gradients", how="dtensor", members=(2, 3), clock=0)
+    ranks = Ranks(bias, grads)
+    for count in range(2, 25):
+        ranks.look(count, {1: count // 2, 3: count // 2 + 1000 * (count > 20)})
+        if count % 2 == 0:
+            both = {2: count, 3: count + 1000 * (count > 21)}
+            ranks.look(count // 2, both, number=2)
+    ranks.differ(20, odd=3)
+    assert ranks.said() == [("silent_data_corruption", (1, 3), "possible")]
+
+
 def own(count: int) -> dict[int, int]:
     """Another value on each rank."""
     return {rank: 1000 * rank + count // 2 for rank in range(WORLD)}

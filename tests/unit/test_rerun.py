@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from harness import events as e
+from harness import orders as o
 from harness.controller.strike_file import StrikeFile
 from harness.membership import Strike
 from harness.policy import Policy
 from harness.sightings import DigestPart, DigestRow, TensorDigests
+from harness.state.replicas import Look
+from harness.state.rerun import pending
 from harness.topology import runs_of
 from tests.replay.world import World
 
@@ -102,6 +105,66 @@ def test_the_rank_that_came_to_other_bits_is_named_and_the_other_cleared() -> No
     said = [text for text in training.world.state.notices if "is settled" in text]
     assert len(said) == 1
     assert said[0].startswith("harness: incident 1 is settled: it was rank 1, not rank 0; attempt")
+
+
+def closely(training: Training) -> list[int]:
+    orders = [r.event.order for r in training.world.records if isinstance(r.event, e.OrderGiven)]
+    return [order.closely for order in orders if isinstance(order, o.StartWorkers)]
+
+
+def test_the_attempt_that_computes_it_again_looks_at_every_step_until_past_the_fault() -> None:
+    training = Training()
+    training.judged()
+    first, again = closely(training)[:2], closely(training)[2:]
+    assert first == [0, 0]
+    assert len(set(again)) == 1
+    assert 5 <= again[0] <= 5 + 8
+    training.attempt(range(1, 8))
+    assert training.named() == ((1,), "proven")
+
+
+def test_a_slice_of_the_state_that_was_first_seen_when_it_was_wrong() -> None:
+    """Parameters tell where it belongs, and the whole state is there the next time."""
+    training = Training()
+    state = DigestPart(
+        part=3, site="optimizer state", how="ddp", name="exp_avg of a … exp_avg_sq of z",
+        tensors=2, ranks=(0, 1), members=runs_of((0, 1)), clock=0,
+    )  # fmt: skip
+    training.attempt(range(1, 6))
+    training.say(e.DigestsRead(node_rank=0, rows=(), parts=(state,)))
+    for count in (5, 6, 7):
+        training.look(3, count, 300 + count, 999)
+        training.world.step(count)
+    attempt = training.world.state.attempts[0]
+    (known,) = attempt.replicas.suspicions
+    assert (known.kind, known.at.count) == ("apart", 5)
+    (rerun,) = pending(attempt.replicas.tracks.values(), [known], 0)
+    parameters, slice_ = attempt.replicas.tracks[PARAMETERS].part, attempt.replicas.tracks[3].part
+    rerun.take(parameters, again(2, 3))  # attempt 1 begins with what was there after step 3
+    assert (rerun.shift, rerun.right) == (-3, None)
+    rerun.take(slice_, again(2, 305))
+    assert rerun.right == {0}
+
+
+def again(count: int, value: int) -> Look:
+    both = frozenset({0, 1})
+    return Look(
+        count=count, step=count, at_ns=0, ref=("agent:0", 1), values={value: both}, progress={}
+    )
+
+
+def test_digests_that_put_it_at_two_places_settle_nothing() -> None:
+    training = Training()
+    training.judged()
+    (rerun,) = training.world.state.attempts[1].reruns
+    parameters = training.world.state.attempts[0].replicas.tracks[PARAMETERS].part
+    rerun.take(parameters, again(2, 3))
+    assert rerun.shift == -3
+    rerun.take(parameters, again(4, 3))
+    assert rerun.void
+    gradients = training.world.state.attempts[0].replicas.tracks[GRADIENTS].part
+    rerun.take(gradients, again(2, 105))
+    assert rerun.right is None
 
 
 def test_an_attempt_that_resumes_at_the_step_itself_tells_as_well() -> None:

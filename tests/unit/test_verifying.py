@@ -172,7 +172,7 @@ def test_what_the_script_has_deleted_before_a_rollback_is_said() -> None:
     advice = "have it keep more of them, or save with harness.Checkpointer"
     head = "harness: incident 1: the script has deleted 2.pt meanwhile, its last checkpoint"
     assert saved_by_script(("ck/2.pt.tmp",)) == [
-        f"{head} from before the corruption; the next attempt has 1.pt: {advice}"
+        f"{head} from before the corruption; this attempt has 1.pt: {advice}"
     ]
     assert saved_by_script(("ck/2.pt.tmp", "ck/1.pt.tmp")) == [
         f"{head} from before the corruption; none of this run's is left: {advice}"

@@ -71,7 +71,7 @@ def for_rank(scene: Scene, rank: int) -> Patience:
     )
     asleep = _asleep(scene, rank, evidence)
     wakes = asleep + (scene.look.ordered_ns - scene.still_since_ns(rank)) / 1e9
-    if seconds < wakes <= _longest_nap(scene, rank):
+    if asleep and seconds < wakes <= _longest_nap(scene, rank):
         return Patience(
             seconds=wakes + scene.policy.stuck_patience,
             why=f"it is asleep, and wakes in {asleep:.0f} s",

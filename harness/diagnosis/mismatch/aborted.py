@@ -5,8 +5,9 @@ but also one that did what all did, next to the one that sent too much.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from harness.diagnosis.mismatch.meetings import Elsewhere, Meeting, before
+from harness.diagnosis.mismatch.meetings import UNKNOWN, Elsewhere, Meeting, before
 from harness.diagnosis.mismatch.pieces import Abort, aborts_of, voters
 from harness.diagnosis.mismatch.telling import finding
 from harness.diagnosis.scene import Scene
@@ -22,7 +23,10 @@ def find(scene: Scene, meetings: Sequence[Meeting]) -> list[Finding]:
     aborts, elsewhere = aborts_of(scene), Elsewhere(meetings)
     meeting = _place(meetings, aborts)
     if meeting is None:
-        return []
+        meeting = _unrecorded(meetings, aborts)
+        return (
+            [_absent(scene, meeting, aborts, elsewhere, sorted(meeting.missing))] if meeting else []
+        )
     present = set(meeting.entries)
     usual = {rank for rank in voters(aborts, meeting)}
     apart = meeting.missing - usual
@@ -50,6 +54,30 @@ def _place(meetings: Sequence[Meeting], aborts: Mapping[int, Abort]) -> Meeting 
         if fits or len(aborts) == 1:
             found.append((fits, meeting.at_ns, meeting))
     return max(found, key=lambda known: known[:2])[2] if found else None
+
+
+def _unrecorded(meetings: Sequence[Meeting], aborts: Mapping[int, Abort]) -> Meeting | None:
+    """Where all members aborted, so that nobody has it on record: the call of earlier rounds that
+    some had room for, while pieces of it came to the others, which had room for no call of any."""
+    found: list[Meeting] = []
+    known: dict[frozenset[int], set[Call]] = {}
+    for meeting in meetings:
+        known.setdefault(meeting.members, set()).update(meeting.calls.values())
+    for meeting in meetings:
+        call, size = next(iter(meeting.calls.values())), len(meeting.members)
+        if not meeting.members <= aborts.keys():
+            continue
+        did = {rank for rank in meeting.members if aborts[rank].had_room_for(call, size)}
+        others = [aborts[rank] for rank in meeting.members - did]
+        strange = all(
+            abort.was_sent(call, size)
+            and not any(abort.had_room_for(each, size) for each in known[meeting.members])
+            for abort in others
+        )
+        if did and others and strange:
+            entry = next(iter(meeting.entries.values()))
+            found.append(replace(meeting, seq=UNKNOWN, entries=dict.fromkeys(did, entry)))
+    return max(found, key=lambda meeting: meeting.at_ns, default=None)
 
 
 def _tied(

@@ -11,6 +11,8 @@ from harness.diagnosis.waits.compare import foretold
 from harness.diagnosis.waits.live import call_of
 from harness.diagnosis.waits.record import Call
 
+UNKNOWN = 1 << 62
+"""Sequence number of a place that nobody has on record: after all that are."""
 _WHOLE_WORLD = "0"
 """Name of the default group."""
 
@@ -43,7 +45,8 @@ class Meeting:
 
     @property
     def place(self) -> str:
-        return f"#{self.seq} on {self.role or self.pg}"
+        number = "a call after those on record" if self.seq == UNKNOWN else f"#{self.seq}"
+        return f"{number} on {self.role or self.pg}"
 
 
 def meetings_of(scene: Scene) -> list[Meeting]:

@@ -62,18 +62,18 @@ def aborts_of(scene: Scene) -> dict[int, Abort]:
 def pieces(call: Call, members: int) -> frozenset[int]:
     """Bytes of the messages of `call` in a group of `members`; empty where that is not known.
 
-    All-reduce as in gloo/allreduce.cc: a ring of equal segments of whole elements, two or more a
-    rank, the last ones cut short. All-gather as in gloo/allgather.cc: each rank's tensor goes
-    round in two halves. A broadcast passes on the whole tensor.
+    All-reduce and reduce as in gloo/allreduce.cc: a ring of equal segments of whole elements, two
+    or more a rank, the last ones cut short. All-gather (gloo/allgather.cc) passes on each rank's
+    part in two halves, a broadcast the whole tensor.
     """
     total, element = _bytes(call), _element(call)
     if not total:
         return frozenset()
     if call.op == "broadcast":
         return frozenset({total})
-    if call.op in ("all_gather", "allgather"):
+    if call.op in ("all_gather", "allgather", "_allgather_base"):
         return frozenset({total // 2, total - total // 2})
-    if call.op not in ("all_reduce", "allreduce"):
+    if call.op not in ("all_reduce", "allreduce", "reduce"):
         return frozenset()
     largest = element * max(1, _SEGMENT // element)
     count = max(math.ceil(total / largest), 2 * members)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from harness.diagnosis.mismatch.meetings import Meeting
+from harness.diagnosis.mismatch.meetings import UNKNOWN, Meeting
 from harness.diagnosis.scene import Scene, collective_ref, op_name
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.waits.live import call_of
@@ -21,7 +21,7 @@ def finding(
 ) -> Finding:
     """What the `odd` ranks did at `meeting`; those on record there are the evidence."""
     shown = meeting.entries.get(odd[0]) or next(iter(meeting.entries.values()))
-    where = _where(scene, odd[0])
+    where, unknown = _where(scene, odd[0]), meeting.seq == UNKNOWN
     refs = []
     for rank in sorted(meeting.entries, key=lambda rank: rank not in odd)[:8]:
         source, seq = scene.attempt.ranks[rank].refs["evidence"]
@@ -41,10 +41,10 @@ def finding(
         cause=cause,
         reason=reason,
         confidence="likely" if likely else "proven",
-        onset_ns=meeting.at_ns or scene.attempt.trouble_ns,
+        onset_ns=scene.attempt.trouble_ns if unknown else meeting.at_ns,
         evidence=tuple(refs),
         where=where,
-        collective=collective_ref(shown),
+        collective=None if unknown else collective_ref(shown),
         signature=Signature(
             verdict=verdict, what=op_name(shown), detail=shown.pg_desc, place=place_text(where)
         ).text(),

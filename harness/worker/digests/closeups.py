@@ -167,6 +167,15 @@ class CloseUps:
             }
         )
 
+    def again(self, asked: dict[str, Any], tensor: Any, count: int) -> None:
+        """Tell single words of `tensor` as they are at look `count`."""
+        from harness.digest.words import words
+
+        row = words(tensor)
+        found = row[sys.modules["torch"].tensor(asked["words"], device=row.device)]
+        which = {key: asked[key] for key in ("attempt", "part", "suspect", "name")}
+        self._tell({**which, "count": count, "buckets": asked["words"], "words": packed(found)})
+
 
 def _told(kept: _Kept, request: dict[str, Any]) -> dict[str, Any]:
     """The sums of one tensor at the look that is asked for."""

@@ -3,6 +3,7 @@ before and after, and the optimizer's state a slice at a time."""
 
 import contextlib
 import itertools
+import json
 import sys
 import time
 import weakref
@@ -36,9 +37,21 @@ class Watched:
     """One optimizer. Counts of looks at parameters are 2 s before step s, 2 s + 1 after it."""
 
     def __init__(
-        self, optimizer: Any, number: int, teller: Teller, pace: Pace, deeds: Deeds
+        self,
+        optimizer: Any,
+        number: int,
+        teller: Teller,
+        pace: Pace,
+        deeds: Deeds,
+        closely: int = 0,
+        reread: str = "",
     ) -> None:
+        """Of the first `closely` steps, each is looked at, with the whole state, and the words of
+        `reread` (JSON of orders.Reread) are told, where it is of this optimizer."""
         self.count = 0
+        asked = json.loads(reread) if reread else None
+        self._reread = asked if asked and asked["clock"] == number else None
+        self._closely = closely
         self._teller = teller
         self._pace = pace
         self._deeds = deeds
@@ -69,7 +82,7 @@ class Watched:
             if at is not None and at < len(parameters):
                 with unseen():
                     self._teller.close.before(request, optimizer, parameters[at])
-        chained, due = self._pace.due(self.count) or count == 1, self._pace.due(count)
+        chained, due = self._due(self.count) or count == 1, self._due(count)
         self._cost = 0.0
         if not chained and not due:
             return
@@ -93,7 +106,7 @@ class Watched:
         self.count += 1
         if self._teller.close.any:
             self._close_up(optimizer)
-        if not self._pace.due(self.count):
+        if not self._due(self.count):
             return
         began = time.thread_time()
         self._teller.flush()
@@ -101,8 +114,12 @@ class Watched:
         self._look_at_parameters(parameters, 2 * self.count + 1)
         self._look_at_state(optimizer, parameters, self._states)
         self._look_at_buffers()
+        if self._reread is not None and self.count <= self._closely:
+            self._tell_again(optimizer, parameters, self._reread)
         cost = self._cost + time.thread_time() - began
         self._looks += 1
+        if self.count <= self._closely:
+            return  # the pace is of looks that it has asked for itself
         # The first look makes the plans; what comes before the step it made comes again.
         self._pace.looked(self.count, cost if self._looks > 1 else 0.0)
 
@@ -125,7 +142,10 @@ class Watched:
 
     @property
     def _whole_state(self) -> bool:
-        return self.count == 1
+        return self.count <= max(1, self._closely)
+
+    def _due(self, count: int) -> bool:
+        return 0 < count <= self._closely or self._pace.due(count)
 
     def _look_at_slice(self, optimizer: Any, parameters: Sequence[Any], book: Book) -> None:
         named = _state_of(optimizer, parameters)
@@ -153,6 +173,17 @@ class Watched:
         for at, book in enumerate(self._states[:slices]):
             state = [value for _, _, value in _state_of(optimizer, parameters[at::slices])]
             book.close_up(state, self.count, self.count)
+
+    def _tell_again(self, optimizer: Any, parameters: Sequence[Any], asked: dict[str, Any]) -> None:
+        """The words that were asked for, as they are after this step."""
+        key, _, owner = str(asked["name"]).rpartition(" of ")
+        for parameter in parameters:
+            if self._known[id(parameter)].name == owner:
+                tensor = optimizer.state.get(parameter, {}).get(key) if key else parameter
+                count = self.count if key else 2 * self.count + 1
+                if tensor is not None:
+                    with unseen():
+                        self._teller.close.again(asked, tensor, count)
 
     def _look_at_buffers(self) -> None:
         declared, modules = self._models.buffers(), self._models.outermost()
@@ -242,10 +273,19 @@ class Watched:
 class Optimizers:
     """All optimizers of the process, numbered by their first step."""
 
-    def __init__(self, teller: Teller, pace: Callable[[], Pace], deeds: Deeds) -> None:
+    def __init__(
+        self,
+        teller: Teller,
+        pace: Callable[[], Pace],
+        deeds: Deeds,
+        closely: int = 0,
+        reread: str = "",
+    ) -> None:
         self._teller = teller
         self._pace = pace
         self._deeds = deeds
+        self._closely = closely
+        self._reread = reread
         self._watched: dict[int, tuple[Any, Watched]] = {}
         self._numbers = itertools.count()
         self._within: list[Any] = []
@@ -283,8 +323,9 @@ class Optimizers:
         known = self._watched.get(key)
         if known is None or known[0]() is not optimizer:
             watched = Watched(
-                optimizer, next(self._numbers), self._teller, self._pace(), self._deeds
-            )
+                optimizer, next(self._numbers), self._teller, self._pace(), self._deeds,
+                self._closely, self._reread,
+            )  # fmt: skip
             gone = weakref.ref(optimizer, lambda _: self._watched.pop(key, None))
             known = self._watched[key] = (gone, watched)
             self._seen = True

@@ -19,8 +19,10 @@ from harness.worker.digests.program import Program
 
 class Witness:
     """`every` is the least number of steps between two looks, `share` what they may take of the
-    rank's time; names like those of `exclude` are left alone. `step` tells what the rank counts,
-    `progress` what it has called and come to, `failed` takes why looking had to be given up."""
+    rank's time; the first `closely` steps are all looked at, and the whole state, and the words of
+    `reread` are told; names like those of `exclude` are left alone. `step` tells what the rank
+    counts, `progress` what it has called and come to, `failed` takes why looking had to be given
+    up."""
 
     def __init__(
         self,
@@ -28,6 +30,8 @@ class Witness:
         *,
         every: int,
         share: float,
+        closely: int = 0,
+        reread: str = "",
         exclude: Sequence[str] = (),
         world_size: int,
         step: Callable[[], int],
@@ -46,7 +50,7 @@ class Witness:
         self._deeds = Deeds()
         teller = Teller(log, step, progress, exclude)
         self._close = teller.close
-        self._optimizers = Optimizers(teller, pace, self._deeds)
+        self._optimizers = Optimizers(teller, pace, self._deeds, closely, reread)
         self._program = Program(teller, pace, self._deeds, is_framework)
 
     def ask(self, question: bytes) -> None:
