@@ -218,6 +218,7 @@ def _tell(judgment: Any) -> None:
 @click.pass_context
 def campaign_(
     context: click.Context,
+    /,
     out: str,
     as_json: bool,
     dry_run: bool,
