@@ -60,13 +60,24 @@ class _Node:
             [sys.executable, "-m", "harness", "run", *command],
             env={**os.environ, **environ},
             cwd=folder,
-            preexec_fn=before_exec(signal.SIGKILL),  # noqa: PLW1509 - it takes no lock
+            preexec_fn=_before_exec(),  # noqa: PLW1509 - it takes no lock
         )
         return self._launcher.wait()
 
     def signal(self, number: int) -> None:
         if self._launcher is not None and self._launcher.poll() is None:
             self._launcher.send_signal(number)
+
+
+def _before_exec() -> Callable[[], None]:
+    """As `before_exec`; and signals that threads of Ray's workers block reach the launcher."""
+    dies_with_us = before_exec(signal.SIGKILL)
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        dies_with_us()
+
+    return prepare
 
 
 class _Driver:
