@@ -751,6 +751,70 @@ def skipped_and_aborted() -> World:
     return _judge_and_end(world)
 
 
+def _gathered_by_two(first: int) -> World:
+    """FSDP over two ranks: a block is gathered as 8,208 elements, the ones after it as 5,152. Their
+    halves are as long as the quarters of all-reduces that came just before. The record of rank 0
+    begins with its call of number `first`."""
+    gathers = [("all_gather", ((8208,),)), *[("all_gather", ((5152,),))] * 4]
+    reduces = [*[("all_reduce", ((10304,),))] * 3, ("all_reduce", ((16416,),))]
+    step = [*gathers, *reduces, ("all_reduce", ((2,),))]
+    rounds = {at: collective(at, *step[(at - 1) % 10 - 5]) for at in range(1, 49)}
+
+    def evidence(rank: int) -> dict[str, Any]:
+        if rank == 1:
+            known = tuple(rounds[at] for at in range(first, 41))
+            return {"collectives": known, "last_lines": _size_abort(16416, 10304)}
+        return {"collectives": tuple(rounds[at] for at in range(first, 48))}
+
+    world = World(nproc=2, evidence=evidence).start()
+    world.exit(1, signal=6)
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+_GATHERED = "#46 on default_pg: rank 0 all_gather 8208 float; rank 1 skipped it"
+
+
+@scenario(
+    "collective_mismatch/skipped_all_gather_of_two",
+    verdict="collective_mismatch",
+    first_failing=[1],
+    victims=[0],
+    action="stop",
+    confidence="likely",
+    cause_has=_GATHERED,
+)
+def skipped_all_gather_of_two() -> World:
+    return _gathered_by_two(1)
+
+
+@scenario(
+    "collective_mismatch/skipped_after_two_rounds",
+    verdict="collective_mismatch",
+    first_failing=[1],
+    victims=[0],
+    action="stop",
+    confidence="likely",
+    cause_has=_GATHERED,
+)
+def skipped_after_two_rounds() -> World:
+    return _gathered_by_two(21)
+
+
+@scenario(
+    "collective_mismatch/skipped_after_one_round",
+    verdict="collective_mismatch",
+    first_failing=[0, 1],
+    victims=[],
+    action="stop",
+    confidence="likely",
+    cause_has=_GATHERED,
+)
+def skipped_after_one_round() -> World:
+    """Whether such a step always begins so, nobody can tell."""
+    return _gathered_by_two(31)
+
+
 def _size_abort(came: int, room: int) -> tuple[str, ...]:
     return (f"what():  [enforce fail] op.preamble.length <= op.nbytes. {came} vs {room}. ",)
 

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 def test_the_breakdown(launch: Launch) -> None:
     done = launch(2, "--pp", "2", "--micro-batches", "4", "--breakdown", "--recompute", "full")
     assert done.codes == [0, 0], done.err
-    wanted = r" tok/s \d+ bubble 0\.\d\d \(formula 0\.20\) data \d+\.\d% exposed \d+\.\d%"
-    wanted += r" states \d+\.\d MiB peak \d+\.\d MiB"
-    for line in done.out[0].splitlines()[1:]:
+    wanted = r" tok/s \d+ mfu \S+ hfu \S+ bubble 0\.\d\d \(formula 0\.20\) data \d+\.\d% exposed"
+    wanted += r" \d+\.\d% states \d+\.\d MiB peak \d+\.\d MiB"
+    _, peak, *lines = done.out[0].splitlines()
+    assert re.fullmatch(r"mfu of \d+\.\d GFLOP/s, measured here with a large matrix product", peak)
+    for line in lines:
         assert re.search(wanted + "$", line), line
     assert done.steps[1] is not None
     for step in done.steps[1]:

@@ -90,10 +90,14 @@ def _tied(
     """As many of one kind as of the other, one and one mostly: whoever did not do what came there
     in other groups of the role, or in all earlier rounds."""
     present = min(meeting.entries)
-    called = meeting.calls[present]
+    called, history = meeting.calls[present], before(scene, present, meeting)
     usual, known = elsewhere.usual(meeting), "in other groups of this role"
     if usual is None:
-        usual, known = foretold(before(scene, present, meeting)), "in all earlier rounds"
+        usual, known = foretold(history), "in all earlier rounds"
+    if usual is None and _ahead(meeting, aborts, elsewhere, apart, history):
+        # Two rounds are few, but then the others' sizes say the same.
+        usual, known = foretold(history, examples=2), "in both earlier rounds"
+        usual = usual if usual == called else None
     if usual is None:
         why = "; their number does not tell which of them is wrong, so all are listed"
         listed = sorted(meeting.members)
@@ -138,16 +142,28 @@ def _absent(
     """The `odd` ones, which aborted, did something else than those on record."""
     present = min(meeting.entries)
     called = meeting.calls[present]
-    following = elsewhere.next_after(meeting, before(scene, present, meeting), called)
-    skipped = following is not None and all(
-        aborts[rank].ran_ahead(called, following, len(meeting.members)) for rank in odd
-    )
+    skipped = _ahead(meeting, aborts, elsewhere, odd, before(scene, present, meeting))
     record = "their records" if len(odd) > 1 else f"rank {odd[0]}'s record"
     reason = f"{_died(meeting, aborts)} called {called.text}{why}, {record} died there"
     if skipped:
         reason += "; the size it had room for is that of the operation that always followed"
     did = "skipped it" if skipped else "passed something else"
     return _told(scene, meeting, listed or odd, odd, did, reason, skipped=skipped)
+
+
+def _ahead(
+    meeting: Meeting,
+    aborts: Mapping[int, Abort],
+    elsewhere: Elsewhere,
+    odd: Sequence[int],
+    history: Sequence[Call],
+) -> bool:
+    """Whether the `odd` ones had room for what always followed the call on record there."""
+    called, size = next(iter(meeting.calls.values())), len(meeting.members)
+    following = elsewhere.next_after(meeting, history, called)
+    return following is not None and all(
+        aborts[rank].ran_ahead(called, following, size) for rank in odd
+    )
 
 
 def _died(meeting: Meeting, aborts: Mapping[int, Abort]) -> str:

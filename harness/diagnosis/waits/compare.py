@@ -96,13 +96,13 @@ def new_steps(histories: Mapping[int, Sequence[object]]) -> list[int]:
     return odd if len(odd) < len(histories) and None not in told.values() else []
 
 
-def foretold(history: Sequence[_T]) -> _T | None:
+def foretold(history: Sequence[_T], examples: int = _EXAMPLES) -> _T | None:
     """The next call, going by what always followed the last ones: as many of them as there were
-    examples of. None where what followed varied, or examples are few."""
+    `examples` of. None where what followed varied, or examples are few."""
     for length in range(_LONGEST, 0, -1):
         now = tuple(history[-length:])
         after = [run[-1] for run in _runs(history, length + 1) if run[:-1] == now]
-        if len(after) >= _EXAMPLES:
+        if len(after) >= examples:
             return after[0] if len(set(after)) == 1 else None
     return None
 
