@@ -21,7 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +173,23 @@ def ours(folder: Path, fault: float) -> tuple[float | None, str, bool]:
     )
 
 
+def kept(path: Path | None) -> list[tuple[str, str, dict[str, Any]]]:
+    """Earlier launches: fault, system, what was seen."""
+    if path is None or not path.exists():
+        return []
+    return [tuple(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def keep(path: Path | None, fault: str, system: str, one: Seen) -> None:
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([fault, system, asdict(one)]) + "\n")
+
+
 def cell(many: Sequence[Seen]) -> str:
     """Median of declared and resumed, and whom it named how often rightly."""
     if not many:
-        return "did not start"
+        return "not run"
 
     def middle(values: Sequence[float | None]) -> str:
         known = [value for value in values if value is not None]
@@ -195,6 +208,8 @@ def main() -> None:
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--only", default=",".join(recovery.SYSTEMS))
     parser.add_argument("--peers", type=Path, default=HERE.parent / ".peers")
+    parser.add_argument("--log", type=Path, help="keeps each launch; those in it are not repeated")
+    parser.add_argument("--minutes", type=float, default=1e9, help="launch nothing after that")
     parser.add_argument("--no-results", action="store_true", help="print only")
     options = parser.parse_args()
     systems, faults = options.only.split(","), options.faults.split(",")
@@ -206,12 +221,19 @@ def main() -> None:
             systems.remove(name)
             missing.append(f"{recovery.SYSTEMS[name]} could not be installed here: {why}")
     seen: dict[tuple[str, str], list[Seen]] = {(f, s): [] for f in faults for s in systems}
-    for _ in range(options.times):
+    for fault, system, fields in kept(options.log):
+        if (fault, system) in seen:
+            seen[fault, system].append(Seen(**fields))
+    until = time.monotonic() + 60 * options.minutes
+    for number in range(options.times):
         for (fault, system), many in seen.items():
+            if len(many) > number or time.monotonic() > until:
+                continue
             one = launch(system, fault, pythons)
             print(fault, system, one, file=sys.stderr, flush=True)
             if one is not None:
                 many.append(one)
+                keep(options.log, fault, system, one)
     rows = [
         f"| rank 2 … | {' | '.join(recovery.SYSTEMS[system] for system in systems)} |",
         "|---" * (len(systems) + 1) + "|",

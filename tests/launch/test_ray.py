@@ -138,7 +138,6 @@ def test_ray_replaces_a_lost_node_and_the_run_goes_on(
     cluster: RayCluster, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOLDER", str(tmp_path))
-    monkeypatch.setenv("HARNESS_NO_ZYGOTE", "1")
     for _ in range(2):
         cluster.add()
     driver = start("--nodes", "2", "--", "--no-zygote", "--nproc-per-node", "1")
