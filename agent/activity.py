@@ -11,8 +11,8 @@ from harness.agent import asleep, processes
 from harness.processes import Turns, starved, turns
 from harness.sightings import Activity
 
-
 _CLOCK_SLACK, _LONG_AGO = 1.0, 86_400.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:

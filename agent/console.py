@@ -12,7 +12,9 @@ from pathlib import Path
 
 from harness.agent.lines import Folder, LineCutter
 
-_TICK_SECONDS = 0.04
+_TICK_SECONDS, _IDLE_TICK_SECONDS = 0.04, 0.25
+"""Between two looks at the logs; the latter once nothing has come for a while."""
+_IDLE_AFTER_SECONDS = 2.0
 _CHUNK = 1 << 20
 _QUIET_SECONDS = 1.0
 """A line without an end is shown after this long."""
@@ -80,7 +82,9 @@ class Console:
             if done and self._asked.empty():
                 return
             if not more:
-                self._wake.wait(_TICK_SECONDS)
+                newest = max((followed.grew for followed in self._followed), default=0.0)
+                idle = now - newest > _IDLE_AFTER_SECONDS
+                self._wake.wait(_IDLE_TICK_SECONDS if idle else _TICK_SECONDS)
                 self._wake.clear()
 
     def _take_requests(self, paths: dict[str, _Followed]) -> list[str]:

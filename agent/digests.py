@@ -25,7 +25,8 @@ from harness.topology import runs_of
 from harness.worker.digestlog import Answer, Values
 from harness.worker.digests.books import AT_REST, COLUMNS
 
-_PAUSE_SECONDS = 0.2
+_PAUSE_SECONDS, _LONGEST_SECONDS = 0.2, 0.6
+"""Between two looks for new digests; the latter where there are none."""
 _MOST_ROWS = 4096
 _KEPT_BYTES = 4 << 20
 """Of one rank's digests."""
@@ -89,14 +90,16 @@ class Digests:
 
     async def watch(self, workers: Callable[[], Collection[Worker]]) -> None:
         """Read and report for ever."""
+        pause = _PAUSE_SECONDS
         while True:
-            await asyncio.sleep(_PAUSE_SECONDS)
-            self.read([worker for worker in workers() if worker.guest])
+            await asyncio.sleep(pause)
+            news = self.read([worker for worker in workers() if worker.guest])
+            pause = _PAUSE_SECONDS if news else min(1.5 * pause, _LONGEST_SECONDS)
 
-    def read(self, workers: Sequence[Worker]) -> None:
-        """Report what is new."""
+    def read(self, workers: Sequence[Worker]) -> bool:
+        """Report what is new; whether there was anything."""
         if not workers:
-            return
+            return False
         if workers[0].attempt != self._attempt:
             self._attempt = workers[0].attempt
             self._ranks.clear()
@@ -120,8 +123,10 @@ class Digests:
                 parts=() if at else tuple(parts.values()),
             )
             self._report(self._attempt, event)
-        for close in self._close.told(self._node_rank()):
+        closeups = list(self._close.told(self._node_rank()))
+        for close in closeups:
             self._report(close.attempt, close)
+        return bool(every or closeups)
 
     def _note(self, part: DigestPart, parts: dict[int, DigestPart]) -> None:
         """Tell of a part that was not told of, or of more ranks or words for it."""

@@ -10,6 +10,9 @@ from harness.agent import flight, processes, stacks
 from harness.agent.workers import Snapshot, Worker
 
 SHORTEST_SECONDS = 1.0
+STEADY_SECONDS = 2.0
+"""The shortest pause once a rank is past its first minute."""
+_YOUNG_SECONDS = 60.0
 LONGEST_SECONDS = 60.0
 COST_FACTOR = 200.0
 _PATIENCE_SECONDS = 2.0
@@ -21,7 +24,7 @@ measured, 32 ms for the 0.95 MB of 2,000 entries."""
 
 async def keep(worker: Worker) -> None:
     """Keep `worker.snapshot` fresh until the worker has ended."""
-    pause = SHORTEST_SECONDS
+    pause, started = SHORTEST_SECONDS, time.monotonic()
     while worker.alive:
         await asyncio.wait({worker.ended}, timeout=pause)
         stat = processes.read_stat(worker.pid) if worker.alive else None
@@ -37,4 +40,6 @@ async def keep(worker: Worker) -> None:
         # What passed on the clock is no less than what it cost the rank and us, and on a busy
         # machine much more.
         cost = min(time.monotonic() - began, _BASE_COST + _BYTE_COST * len(data))
-        pause = min(max(SHORTEST_SECONDS, COST_FACTOR * cost), LONGEST_SECONDS)
+        young = began - started < _YOUNG_SECONDS
+        shortest = SHORTEST_SECONDS if young else STEADY_SECONDS
+        pause = min(max(shortest, COST_FACTOR * cost), LONGEST_SECONDS)

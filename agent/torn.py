@@ -37,6 +37,8 @@ def carry_out(order: SetAside, node_rank: int, say: Callable[[str], None]) -> Fi
         target = _free_name(path + order.suffix)
         try:
             os.rename(path, target)
+        except FileNotFoundError:
+            continue  # the script itself has deleted it: nobody can load it
         except OSError as error:
             failed.append(f"{path}: {error.strerror}")
             say(f"harness: a bad checkpoint stays where it is: {failed[-1]}")

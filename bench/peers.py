@@ -1,13 +1,13 @@
-"""The same faults under Harness, torchrun, NVRx and torchft, in one run: who says so, whom they name,
-and whether training goes on.
+"""The same faults under Harness, torchrun, NVRx and torchft, in one run: who says so, whom they
+name, and whether training goes on.
 
-    .venv/bin/python bench/peers.py [--times 1] [--faults kill,raise,...] [--only harness,torchrun]
+    .venv/bin/python bench/peers.py [--times 1] [--faults kill,raise] [--only harness,torchrun]
         [--peers DIR] [--no-results]
 
 bench/scripts/recovering.py on 4 ranks; rank 2 meets one fault in step 55. Launches of all systems
-are interleaved. A system has LIMIT seconds from the fault on to say that something is wrong and to
-make a step again. What cannot be installed is said and left out. Prints Markdown, and puts the table
-into docs/benchmarks.md between its marks.
+are interleaved. A system has LIMIT seconds from the fault on to say that something is wrong and
+to make a step again. What cannot be installed is said and left out. Prints Markdown, and puts the
+table into docs/benchmarks.md between its marks.
 """
 
 import argparse
@@ -87,9 +87,7 @@ def launch(system: str, fault: str, pythons: Mapping[str, Path]) -> Seen | None:
             recovery.end(started, tag)
 
 
-def watch(
-    system: str, folder: Path, started: Sequence["subprocess.Popen[bytes]"]
-) -> Seen | None:
+def watch(system: str, folder: Path, started: Sequence["subprocess.Popen[bytes]"]) -> Seen | None:
     """Look on until it has recovered, or its time is over."""
     struck = None
     deadline = time.time() + COLD_SECONDS
@@ -127,7 +125,7 @@ def fault_is_over(folder: Path, struck: recovery.Event) -> bool:
 
 
 def said(system: str, folder: Path, since: int) -> str:
-    """From the line on by which the supervisor tells that something is wrong; empty: none so far."""
+    """From the line on by which the supervisor tells of it; empty: there is none so far."""
     with open(folder / "output", "rb") as file:
         file.seek(since)
         text = file.read().decode("utf-8", "replace")
@@ -157,7 +155,9 @@ def ours(folder: Path, fault: float) -> tuple[float | None, str, bool]:
          "it"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    incidents: list[dict[str, Any]] = json.loads(report.stdout)["incidents"] if report.stdout else []
+    incidents: list[dict[str, Any]] = (
+        json.loads(report.stdout)["incidents"] if report.stdout else []
+    )
     if not incidents:
         return None, "nobody", False
     first = incidents[0]
@@ -165,7 +165,12 @@ def ours(folder: Path, fault: float) -> tuple[float | None, str, bool]:
     ranks = ", ".join(map(str, first["first_failing"]))
     where = first.get("where") or {}
     line = f", line {where['line']}" if where.get("line") else ""
-    return told - fault, f"rank {ranks}: {first['class']}{line}", first["first_failing"] == [ODD]
+    stops = ", stopped on purpose" if first["action"] == "stop" else ""
+    return (
+        told - fault,
+        f"rank {ranks}: {first['class']}{line}{stops}",
+        first["first_failing"] == [ODD],
+    )
 
 
 def cell(many: Sequence[Seen]) -> str:
@@ -205,7 +210,8 @@ def main() -> None:
         for (fault, system), many in seen.items():
             one = launch(system, fault, pythons)
             print(fault, system, one, file=sys.stderr, flush=True)
-            many += [] if one is None else [one]
+            if one is not None:
+                many.append(one)
     rows = [
         f"| rank 2 … | {' | '.join(recovery.SYSTEMS[system] for system in systems)} |",
         "|---" * (len(systems) + 1) + "|",

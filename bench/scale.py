@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import running
 from scale_world import RUN, World
 from tui_world import PER_NODE
 
@@ -56,6 +57,8 @@ class Measured:
     verdict: float
     looked: float
     """Of it, from the order to look until all evidence was in the journal."""
+    verdict_cpu: float
+    """Of the controller, from the hang to the verdict."""
     look_bytes: int
     right: bool
 
@@ -69,8 +72,8 @@ class Controller:
         self.journal = run_dir / journal.FILE_NAME
         job = Job(
             run=RUN, runs_dir=str(folder), script="train.py", python=sys.executable,
-            nnodes=agents, nproc_per_node=PER_NODE, policy=Policy(pulse_interval=1 / hz, agent_timeout=300.0),
-            cwd=str(folder),
+            nnodes=agents, nproc_per_node=PER_NODE, cwd=str(folder),
+            policy=Policy(pulse_interval=1 / hz, agent_timeout=300.0),
         )  # fmt: skip
         job.write(run_dir / "job.json")
         read_end, write_end = os.pipe()
@@ -83,8 +86,8 @@ class Controller:
             [sys.executable, *program, str(write_end)],
             pass_fds=[write_end],
             stdin=subprocess.PIPE,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
         )
+        os.sched_setaffinity(self.process.pid, {core})
         os.close(write_end)
         with os.fdopen(read_end, "rb") as file:
             self.address = str(json.loads(file.read())["address"])
@@ -165,8 +168,9 @@ def measure(agents: int, hz: float, seconds: float, folder: Path, profile: str) 
             cpu = controller.cpu_seconds() - cpu
             size = controller.journal.stat().st_size - size
             memory = controller.memory()
-            hung_ns = ask(simulated, "hang")["at_ns"]
+            hung_ns, hung_cpu = ask(simulated, "hang")["at_ns"], controller.cpu_seconds()
             grown_by(controller.journal, b'"type":"IncidentOpened"', 1, _VERDICT_SECONDS)
+            verdict_cpu = controller.cpu_seconds() - hung_cpu
     finally:
         controller.end()
     opened, looked, look_bytes = judged(controller.journal)
@@ -175,7 +179,8 @@ def measure(agents: int, hz: float, seconds: float, folder: Path, profile: str) 
         ranks=ranks, started=started, cpu=cpu / passed, reports=told["reports"] / passed,
         median=told["median"], p99=told["p99"], late=told["late"] / max(1, told["reports"]),
         memory=memory, growth=size / passed,
-        verdict=(opened.stamp.wall_ns - hung_ns) / 1e9, looked=looked, look_bytes=look_bytes,
+        verdict=(opened.stamp.wall_ns - hung_ns) / 1e9, looked=looked,
+        look_bytes=look_bytes, verdict_cpu=verdict_cpu,
         right=verdict.first_failing == (World(agents).stuck,),
     )  # fmt: skip
 
@@ -219,6 +224,7 @@ def row(of: list[Measured], first: Measured) -> str:
         f"{middle('growth') / ranks:.0f}",
         f"{statistics.median(verdicts):.2f} / {max(verdicts):.2f}",
         f"{middle('looked'):.2f}",
+        f"{middle('verdict_cpu'):.2f}",
         f"{middle('look_bytes') / ranks:,.0f}",
         f"{sum(it.right for it in of)} of {len(of)}",
         f"{middle('late'):.0%}",
@@ -226,11 +232,13 @@ def row(of: list[Measured], first: Measured) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-HEAD = """| ranks | reports a second | controller, of a core | µs of CPU a second and rank | beside the \
-first row | start, ms of CPU a rank | report to journal, median / p99 ms | memory, MiB | journal, \
-bytes a second and rank | hang to verdict, median / worst s | of it looking, s | evidence, bytes a \
-rank | right | late |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    "ranks", "reports a second", "controller, of a core", "µs of CPU a second and rank",
+    "beside the first row", "start, ms of CPU a rank", "report to journal, median / p99 ms",
+    "memory, MiB", "journal, bytes a second and rank", "hang to verdict, median / worst s",
+    "of it looking, s", "controller's CPU meanwhile, s", "evidence, bytes a rank", "right", "late",
+)  # fmt: skip
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
 def main() -> int:
@@ -249,9 +257,16 @@ def main() -> int:
         done = []
         for _ in range(options.times):
             with tempfile.TemporaryDirectory(prefix="harness-scale-") as name:
-                one = measure(agents, options.hz, options.seconds, Path(name), options.profile)
+                try:
+                    one = measure(agents, options.hz, options.seconds, Path(name), options.profile)
+                except RuntimeError as error:
+                    good = False
+                    rows.append(f"| {agents * PER_NODE:,} | {error} |" + " |" * (len(COLUMNS) - 2))
+                    continue
             print(one, file=sys.stderr, flush=True)
             done.append(one)
+        if not done:
+            continue
         first = first or done[0]
         good = good and all(it.right for it in done)
         rows.append(row(done, first))
@@ -259,10 +274,14 @@ def main() -> int:
         [
             "# Ten thousand ranks on one controller",
             "",
-            f"`bench/scale.py --agents {options.agents} --hz {options.hz:g} --times {options.times}`"
-            f", {os.cpu_count()} cores; the controller has one of them, its agents the rest. "
-            f"{PER_NODE} ranks an agent, one connection an agent, {options.hz:g} reports a second. "
-            "`late`: reports that the simulated agents could not send in time.",
+            f"`bench/scale.py --agents {options.agents} --hz {options.hz:g} --times "
+            f"{options.times}`, {os.cpu_count()} cores; the controller has one of them, its agents "
+            f"the rest. {PER_NODE} ranks an agent, one connection an agent, {options.hz:g} reports "
+            "a second. `late`: reports that the simulated agents could not send in time. "
+            f"{running.load_text()}",
+            "",
+            "The cost of a rank is CPU, and holds on a busy machine; times are those of the clock "
+            "and do not.",
             "",
             *rows,
             "",

@@ -4,9 +4,9 @@
 
 Each agent has a connection of its own, joins, starts its ranks when told to, reports their pulses
 HZ times a second, arrivals as seldom as agents do in a world of that size, says that it lives as
-AgentLink does, and answers a look with evidence of every rank. Lines on stdin: `hang` (a rank leaves
-out a collective, all come to wait), `told` (what came of
-it since the last `told`, as one JSON line). Ends with its stdin.
+AgentLink does, and answers a look with evidence of every rank. Lines on stdin: `hang` (a rank
+leaves out a collective, all come to wait), `told` (what came of it since the last `told`, as one
+JSON line). Ends with its stdin.
 """
 
 import asyncio

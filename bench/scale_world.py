@@ -1,7 +1,7 @@
 """The ranks of bench/scale.py: what a training on dp x pp x tp would tell, and show when it hangs.
 
 In every step a rank reduces over its tp group, then over its dp group, then over the world. In the
-hang one rank leaves out its reduction over tp: its neighbours wait there, their neighbours in dp one
+hang one rank leaves out its reduction over tp: its neighbours wait there, theirs in dp one
 operation later, and everybody else, itself among them, in that of the world.
 """
 
@@ -182,7 +182,7 @@ class World:
 
     def _made(self, rank: int) -> list[e.Event]:
         """The groups of which `rank` is the lowest member."""
-        place, (dp, pp, tp) = self._place[rank], self.mesh.sizes
+        place, (_, pp, tp) = self._place[rank], self.mesh.sizes
         column = range(place["pp"] * tp + place["tp"], self.size, pp * tp)
         first = [("tp", range(rank, rank + tp), place["tp"] == 0)]
         first += [("dp", column, place["dp"] == 0), ("default_pg", range(self.size), rank == 0)]
@@ -196,7 +196,7 @@ class World:
         """As torch numbers them: the same on all members."""
         if kind == "default_pg":
             return "0"
-        place, (_, pp, tp) = self._place[rank], self.mesh.sizes
+        place, (_, _, tp) = self._place[rank], self.mesh.sizes
         if kind == "tp":
             return str(1 + rank // tp)
         return str(1 + self.nodes + place["pp"] * tp + place["tp"])

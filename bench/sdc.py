@@ -7,10 +7,10 @@ attempt of a real agent, and trains two more that nothing happens to. Kinds and 
 parameters, reduced gradients and moments; single bits, four neighbours, every 32nd element. A fault
 that was not seen is missed, unless all ranks end with the bits of a clean training: a low bit of a
 moment, say, is rounded away. Then all are trained again without faults, as after a rollback, which
-may tell more. With `--keep` what is done is kept in a file, and what the file holds is not done
-again. Prints a Markdown table and exits 1 when an innocent rank was named alone, a fault was
-missed, a clean training raised an alarm, or less than 99 % are right in the end. Docs:
-docs/replicas.md.
+may tell more. With `--keep` what is done is kept in a file, and what the
+file holds counts and is not done again (`--rounds 0`: nothing else is). Prints a Markdown table and
+exits 1 when an innocent rank was named alone, a fault was missed, a clean training raised an alarm,
+or less than 99 % are right in the end. Docs: docs/replicas.md.
 """
 
 import argparse
@@ -133,6 +133,11 @@ class Kept:
         for one in map(json.loads, lines):
             self._done[one["round"]] = Table({tuple(k): n for k, n in one["table"]}), one["alarms"]
 
+    def numbers(self, setting: str) -> set[int]:
+        """Of the rounds of a setting that are done."""
+        parted = [key.rpartition(" ") for key in self._done]
+        return {int(number) for name, _, number in parted if name == setting}
+
     def get(self, key: str) -> tuple[Table, int] | None:
         return self._done.get(key)
 
@@ -143,12 +148,13 @@ class Kept:
                 file.write(line + "\n")
 
 
-def rounds_of(name: str, setting: Setting, asked: Any, kept: Kept) -> tuple[Table, int]:
-    """All rounds of one setting together."""
+def rounds_of(name: str, setting: Setting, asked: Any, kept: Kept) -> tuple[Table, int, int]:
+    """All rounds of one setting together, their alarms, and how many they were."""
     table, alarms, node = Table(), 0, None
+    numbers = {*range(asked.rounds), *kept.numbers(f"{asked.seed} {name}")}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for number in range(asked.rounds):
+            for number in sorted(numbers):
                 key = f"{asked.seed} {name} {number}"
                 found = kept.get(key)
                 if found is None:
@@ -160,7 +166,7 @@ def rounds_of(name: str, setting: Setting, asked: Any, kept: Kept) -> tuple[Tabl
         finally:
             if node is not None:
                 node.close()
-    return table, alarms
+    return table, alarms, len(numbers)
 
 
 def main() -> int:
@@ -178,10 +184,10 @@ def main() -> int:
     for name, setting in SETTINGS.items():
         if not fnmatch.fnmatch(name, asked.only):
             continue
-        table, alarms = rounds_of(name, setting, asked, kept)
+        table, alarms, rounds = rounds_of(name, setting, asked, kept)
         for at, where in enumerate(setting.where):
             counts = [table[where, kind] for kind in (*KINDS, AGAIN)]
-            clean = (asked.rounds * CLEAN, alarms) if at == 0 else ("", "")
+            clean = (rounds * CLEAN, alarms) if at == 0 else ("", "")
             cells = [name, where, sum(counts[:-1]), *counts, *clean]
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
             seen[setting.replicas] += sum(table[where, kind] for kind in SEEN)

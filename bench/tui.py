@@ -3,11 +3,12 @@
 `python bench/tui.py [--ranks 64,1024] [--seconds N] [--write]`
 
 The app runs as it does for a user, in a terminal of its own (a pty, 150x44), and looks for news
-four times a second. A run is made of records as agents write them, 8 ranks a node: before each tick
-a share of the ranks has made a step (`changed`), all nodes report. They lie ready as lines of a
-journal. CPU is that of the whole process (getrusage); `read` is that of the thread that decodes the
-lines and folds them into the model, which any reader of a run pays, and the screen is the rest.
-Bytes are counted where the app writes them. Then a replay: two minutes of 1,024 ranks as a journal.
+four times a second. A run is made of records as agents write them, 8 ranks a node: nodes report as
+often as agents do, four times a second up to 500 of them, thousands less often; at each report a
+share of its ranks has made a step (`changed`). The records lie ready as lines of a journal. CPU is
+that of the whole process (getrusage); `read` is that of the thread that decodes the lines and folds
+them into the model, which any reader of a run pays, and the screen is the rest. Bytes are counted
+where the app writes them. Then a replay: two minutes of 1,024 ranks as a journal.
 `--write` puts the table into bench/results/tui.md.
 """
 
@@ -69,7 +70,8 @@ def table(worlds: list[int], seconds: float) -> list[str]:
         "# The screens",
         "",
         f"`python bench/tui.py`: Python {platform.python_version()}, textual {version('textual')}, "
-        f"{WIDTH}x{HEIGHT}, {HZ} looks a second, {seconds:g} s each.",
+        f"{WIDTH}x{HEIGHT}, {HZ} looks a second, {seconds:g} s each; {os.cpu_count()} cores, load "
+        f"{os.getloadavg()[0]:.0f} when it began.",
         "CPU a tick; `of a core` is all of it, the last column what drawing costs beside reading "
         "the records.",
         "",

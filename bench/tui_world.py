@@ -9,7 +9,7 @@ from harness.sightings import Pulse, RankArrivals
 from harness.topology import Mesh, NodeRanks
 
 HZ = 4
-"""Reports of a node in a second."""
+"""Reports of a node in a second; of thousands, each reports less often."""
 REPORT_SECONDS = 2.0
 """Between two reports of arrivals in a small world."""
 PER_NODE = 8
@@ -38,6 +38,7 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
 
     first = _start(record, nodes, mesh)
     # As often, and as much at a time, as agents do in a world of that size.
+    pause = round(Policy().reports_apart(len(nodes)) * HZ)
     every = int(REPORT_SECONDS * HZ * slower(size))
     each = most_entries(size)
     steps = [1] * size
@@ -50,7 +51,10 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
         records = []
         for node in nodes:
             pulses = []
+            due = (turn + node.node_rank) % pause == 0
             for rank in node.ranks:
+                if not due:
+                    continue
                 if changed and (rank * 7919 + turn * 104729) % 1000 < changed * 1000:
                     steps[rank] = turn + 1
                     # A cell shows the phase, not the step: so that it really is another one.
@@ -63,8 +67,9 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
                         collectives=turn,
                     )
                 )  # fmt: skip
-            read = e.PulsesRead(node_rank=node.node_rank, pulses=tuple(pulses))
-            records.append(record(read, f"agent:{node.node_rank}"))
+            if due:
+                read = e.PulsesRead(node_rank=node.node_rank, pulses=tuple(pulses))
+                records.append(record(read, f"agent:{node.node_rank}"))
             if (turn + node.node_rank) % every == 0:
                 news = _arrivals(node, turn // every * each, each, now_ns)
                 records.append(record(news, f"agent:{node.node_rank}"))

@@ -3,9 +3,10 @@
 `recovering.py plain|inprocess|torchft FOLDER FAULT`. FAULT is what rank 2 meets in step 55 when
 it is first taken: kill (SIGKILL), raise (an exception), exit (code 3), stop (SIGSTOP), sleep (it
 never returns), mismatch (1000 elements too many), skip (the reduction of gradients is left out) or
-slow (from there on it takes five times as long). A checkpoint is written every 10 steps. FOLDER gets the checkpoint and `events`, one JSON list a line: what, when, step,
-rank, how often this program was begun. `plain` runs under harness and torchrun alike; the other two
-have the calls that NVRx's in-process restart and torchft ask for.
+slow (from there on it takes five times as long). A checkpoint is written every 10 steps. FOLDER
+gets the checkpoint and `events`, one JSON list a line: what, when, step, rank, how often this
+program was begun. `plain` runs under harness and torchrun alike; the other two have the calls that
+NVRx's in-process restart and torchft ask for.
 """
 
 import json

@@ -31,6 +31,8 @@ def command(ctx: click.Context) -> None:
         raise click.UsageError("missing command: list, explain, run, campaign or replay")
 
 
+_OPTIONS = "campaign.json"
+"""What a campaign was begun with, in its folder."""
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 _OUT = click.option(
     "--out", metavar="DIR", default="chaos-runs", show_default=True, help="Where all is written."
@@ -208,12 +210,21 @@ def _tell(judgment: Any) -> None:
 @click.option("--shrink", "tries", type=Whole(least=0), default=0, show_default=True,
               help="Make failing plans small, with at most so many runs for each.")  # fmt: skip
 @click.option("--report", metavar="FILE", help="Write the Markdown there too.")
-@click.option("--resume", metavar="DIR", help="Go on with that campaign: judged is not done again.")
+@click.option("--resume", metavar="DIR", help="Go on with that campaign and its options; judged is"
+              " not done again.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say which runs there would be, start none.")
 @_OUT
 @_JSON
+@click.pass_context
 def campaign_(
-    out: str, as_json: bool, dry_run: bool, report: str | None, resume: str | None, **given: Any
+    context: click.Context,
+    /,
+    out: str,
+    as_json: bool,
+    dry_run: bool,
+    report: str | None,
+    resume: str | None,
+    **given: Any,
 ) -> int:
     """Run many plans and judge each: kinds x workloads x ranks, or drawn from a seed for hours.
 
@@ -226,6 +237,8 @@ def campaign_(
     """
     from harness.chaos import campaign, tables
 
+    if resume is not None:
+        given = _as_before(context, Path(resume), given)
     plans = _plans(**given)
     if dry_run:
         shown = [
@@ -239,9 +252,9 @@ def campaign_(
     seconds = [
         s for s in (_times(given["hours"], 3600), _times(given["minutes"], 60)) if s is not None
     ]
-    if resume is not None and not Path(resume).is_dir():
-        raise FaultError(f"--resume {resume}: no such folder")
     folder = campaign.fresh(Path(out), "campaign") if resume is None else Path(resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _OPTIONS).write_text(json.dumps(given) + "\n", encoding="utf-8")
     cells = campaign.campaign(
         plans, folder, seconds=min(seconds, default=None), tries=given["tries"],
         say=lambda text: click.echo(text, err=True),
@@ -260,6 +273,26 @@ def campaign_(
     else:
         click.echo(text, nl=False)
     return 0 if all(cell.right for cell in cells) else 1
+
+
+def _as_before(context: click.Context, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """`given`, and where an option was not given, what the campaign of `folder` was begun with."""
+    if not folder.is_dir():
+        raise FaultError(f"--resume {folder}: no such folder")
+    try:
+        before = json.loads((folder / _OPTIONS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    if not isinstance(before, dict):
+        raise FaultError(
+            f"--resume {folder}: no campaign was begun there ({_OPTIONS} is missing or damaged)"
+        )
+    typed = {
+        name: value
+        for name, value in given.items()
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+    return given | {name: value for name, value in before.items() if name in given} | typed
 
 
 def _times(count: float | None, seconds: float) -> float | None:

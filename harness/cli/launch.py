@@ -142,6 +142,7 @@ def slurm(
     **_COUNT,
 )
 @click.option("--metrics-port", type=Whole(1, 65534), metavar="PORT", help="For Prometheus.")
+@click.option("--jobset", is_flag=True, help="A JobSet in place of a Job and its Service.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def k8s(
     image: str,
@@ -153,9 +154,10 @@ def k8s(
     grace: int,
     restarts: int,
     metrics_port: int | None,
+    jobset: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Print an indexed Job and its headless Service. Options of harness run go after --.
+    """Print an indexed Job and its Service, or a JobSet. Options of harness run go after --.
 
     \b
       harness launch k8s --image me/train:1 --nodes 4 --gpus 8 train.py | kubectl apply -f -
@@ -181,6 +183,7 @@ def k8s(
         grace=grace,
         restarts=restarts,
         metrics=metrics_port or 0,
+        jobset=jobset,
     )
     click.echo(as_yaml(manifests(pods)), nl=False)
     if nodes > 1 or metrics_port:
@@ -196,12 +199,12 @@ def k8s(
 
 @command.command("ray", context_settings=_PASSED_ON)
 @click.option("--address", default="auto", show_default=True, help="Of the cluster.")
-@click.option("--nodes", type=click.IntRange(1), default=1, **_COUNT)
-@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="Per node.")
-@click.option("--cpus", type=click.IntRange(0), default=1, metavar="N", help="Per node.")
+@click.option("--nodes", type=Whole(1), default=1, **_COUNT)
+@click.option("--gpus", type=Whole(0), default=0, metavar="N", help="Per node.")
+@click.option("--cpus", type=Whole(0), default=1, metavar="N", help="Per node.")
 @click.option(
     "--restarts",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=10,
     help="How often lost nodes are replaced.",
     **_COUNT,

@@ -221,7 +221,7 @@ def _run_app(found: runs.RunFolder | runs.Endpoint, options: "Options", replay: 
             # Exported by some shells and by readline, and stale as soon as the window changes.
             os.environ.pop(name, None)
     if without_colour():
-        os.environ["NO_COLOR"] = "1"  # it is read when Textual is imported
+        os.environ["NO_COLOR"] = "1"  # the app looks for it when it is made
     from harness.tui.app import HarnessApp
     from harness.tui.logwatch import LogWatch
 

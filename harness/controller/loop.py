@@ -163,9 +163,10 @@ class Loop:
 
     @contextmanager
     def _step(self, *, at_once: bool = True) -> Iterator[None]:
-        """One change and what follows from it: at once, or as soon as the plan has rested. A failure
-        in it ends this controller: the state may be half changed, the journal is whole, and the
-        next controller starts from that."""
+        """One change and what follows from it: at once, or as soon as the plan has rested.
+
+        A failure in it ends this controller: the state may be half changed, the journal is whole,
+        and the next controller starts from that."""
         try:
             yield
             now = time.monotonic()

@@ -1,5 +1,5 @@
-"""A run on Kubernetes: an indexed Job with a pod per node, and the headless service by which its
-pods find the first one (https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/)."""
+"""A run on Kubernetes: an indexed Job with a pod per node, alone or in a JobSet, and the headless
+service by which its pods find the first one (https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/)."""
 
 import json
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Any
 from harness.errors import ExitCode
 
 PORT = 29500
+_REPLICATED = "nodes"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _HOPELESS = (
     ExitCode.SCRIPT_FAILED, ExitCode.USAGE, ExitCode.INTERNAL, ExitCode.GAVE_UP, ExitCode.HANG,
@@ -36,13 +37,18 @@ class Pods:
     """How often nodes that were lost or preempted are replaced."""
     metrics: int = 0
     """Port of the controller's metrics; 0: none."""
+    jobset: bool = False
+    """As a JobSet (https://jobset.sigs.k8s.io), which is queued and placed as one and makes its own
+    Service, in place of a Job."""
 
 
 def manifests(pods: Pods) -> list[dict[str, Any]]:
-    """Service and Job."""
+    """Service and Job, or a JobSet."""
     meta: dict[str, Any] = {"name": pods.name, "labels": _labels(pods)}
     if pods.namespace:
         meta["namespace"] = pods.namespace
+    if pods.jobset:
+        return [_jobset(pods, meta)]
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -59,16 +65,41 @@ def manifests(pods: Pods) -> list[dict[str, Any]]:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": meta,
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": pods.nodes,
-            "parallelism": pods.nodes,
-            "backoffLimit": pods.restarts * pods.nodes,
-            "podFailurePolicy": {"rules": _rules()},
-            "template": {"metadata": {"labels": _labels(pods)}, "spec": _pod(pods)},
-        },
+        "spec": _job(pods),
     }
     return [service, job]
+
+
+def _job(pods: Pods) -> dict[str, Any]:
+    return {
+        "completionMode": "Indexed",
+        "completions": pods.nodes,
+        "parallelism": pods.nodes,
+        "backoffLimit": pods.restarts * pods.nodes,
+        "podFailurePolicy": {"rules": _rules()},
+        "template": {"metadata": {"labels": _labels(pods)}, "spec": _pod(pods)},
+    }
+
+
+def _jobset(pods: Pods, meta: dict[str, Any]) -> dict[str, Any]:
+    """Its pods are called NAME-nodes-0-INDEX.NAME."""
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": meta,
+        "spec": {
+            "network": {
+                "enableDNSHostnames": True,
+                "subdomain": pods.name,
+                "publishNotReadyAddresses": True,
+            },
+            # What a restart could mend, the Job has mended by then.
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [
+                {"name": _REPLICATED, "replicas": 1, "template": {"spec": _job(pods)}}
+            ],
+        },
+    }
 
 
 def _labels(pods: Pods) -> dict[str, str]:
@@ -112,7 +143,7 @@ def _pod(pods: Pods) -> dict[str, Any]:
     if pods.gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": pods.gpus}}
     return {
-        "subdomain": pods.name,
+        **({} if pods.jobset else {"subdomain": pods.name}),
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": pods.grace,
         "containers": [container],
@@ -123,7 +154,8 @@ def _pod(pods: Pods) -> dict[str, Any]:
 def _node_options(pods: Pods) -> list[str]:
     found = ["--preempt-grace", str(max(1, pods.grace - 15))]
     if pods.nodes > 1:
-        first = f"{pods.name}-0.{pods.name}"
+        job = f"{pods.name}-{_REPLICATED}-0" if pods.jobset else pods.name
+        first = f"{job}-0.{pods.name}"
         found += ["--nnodes", str(pods.nodes), "--master-addr", first, "--master-port", str(PORT)]
     if pods.gpus:
         found += ["--nproc-per-node", str(pods.gpus)]

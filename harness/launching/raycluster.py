@@ -60,7 +60,7 @@ class _Node:
             [sys.executable, "-m", "harness", "run", *command],
             env={**os.environ, **environ},
             cwd=folder,
-            preexec_fn=before_exec(signal.SIGKILL),
+            preexec_fn=before_exec(signal.SIGKILL),  # noqa: PLW1509 - it takes no lock
         )
         return self._launcher.wait()
 
@@ -172,7 +172,7 @@ class _Lost(Exception):
 
 
 def run_on_ray(wanted: Cluster, say: Callable[[str], None]) -> int:
-    """Run on the nodes that Ray gives; the exit code of `harness run`. `say` takes lines for people.
+    """Run on the nodes that Ray gives; the exit code of `harness run`. `say` shows lines.
 
     SIGINT and SIGTERM go to the run: the first stops it, SIGTERM preempts it; a second SIGINT
     leaves at once. Raises UsageError when Ray is not there, or has no such nodes.

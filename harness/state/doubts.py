@@ -23,12 +23,14 @@ class Told:
 class Doubts:
     """Of one attempt."""
 
-    by_rank: dict[int, dict[tuple[str, str, int], Told]] = field(default_factory=dict)
+    by_rank: dict[int, dict[tuple[str, str, int, str], Told]] = field(default_factory=dict)
     """A later word on the same check of the same look takes the place of the earlier one."""
 
     def add(self, rank: int, doubt: Doubt, ref: Ref) -> None:
         known = self.by_rank.setdefault(rank, {})
-        key = (doubt.check, doubt.subject, doubt.count)
+        # Optimizers that count alike have state of the same kind; each of them is told of once.
+        what = ", ".join(doubt.tensors) if doubt.check == "at rest" else ""
+        key = (doubt.check, doubt.subject, doubt.count, what)
         if key in known or len(known) < _MOST_OF_RANK:
             known[key] = Told(rank=rank, doubt=doubt, ref=ref)
 

@@ -49,6 +49,24 @@ def test_a_dry_run_says_what_would_happen_and_starts_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["plan.toml"]
 
 
+def test_a_campaign_that_is_gone_on_with_has_the_options_it_was_begun_with(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    begin = ["chaos", "campaign", "--kinds", "kill,stop", "--workloads", "dp4", "--minutes", "0"]
+    assert group.call([*begin, "--out", str(tmp_path)]) == 2
+    assert "nothing is judged" in capsys.readouterr().err
+    (folder,) = tmp_path.iterdir()
+    again = ["chaos", "campaign", "--resume", str(folder), "--dry-run"]
+    assert group.call(again) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[0]) == (6, "dp4: kill@0")
+    assert group.call([*again, "--kinds", "stop"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    (folder / "campaign.json").unlink()
+    assert group.call(again) == 2
+    assert "no campaign was begun there" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,20 @@ def test_manifests_are_valid_by_the_published_schemas(pods: Pods, version: str) 
     validate = pytest.importorskip("kubernetes_validate").validate
     for document in manifests(pods):
         validate(document, version, strict=True)
+
+
+def test_a_jobset_holds_the_same_job_and_knows_its_first_pod() -> None:
+    (jobset,) = manifests(replace(PODS, jobset=True))
+    assert (jobset["apiVersion"], jobset["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}
+    validate = pytest.importorskip("kubernetes_validate").validate
+    validate({**job, **replicated["template"]}, "1.33", strict=True)
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    line = pod["containers"][0]["command"]
+    assert line[line.index("--master-addr") + 1] == "big-nodes-0-0.big"
+    assert jobset["spec"]["network"]["subdomain"] == "big"
+    assert "subdomain" not in pod  # the controller of JobSets sets it
 
 
 def test_the_pods_find_the_first_one() -> None:

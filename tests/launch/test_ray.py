@@ -72,7 +72,12 @@ def parents(pid: int) -> list[int]:
 @pytest.fixture
 def cluster() -> Iterator[RayCluster]:
     pytest.importorskip("ray", reason="Ray is not installed here")
-    made = RayCluster()
+    try:
+        made = RayCluster()
+    except Exception as error:  # Ray's own; it gives its processes 30 s to come up
+        if "timed out during startup" not in str(error):
+            raise
+        pytest.skip("this machine is too busy for Ray to start")
     yield made
     made.end()
 

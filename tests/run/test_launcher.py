@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from harness import processes
+from harness.launcher import CONTROLLER_RESTARTS_PER_MINUTE
 
 PATIENCE = 60.0
 SLEEPER = 'echo $$ > "$PIDS/$RANK.$TORCHELASTIC_RESTART_COUNT"; exec sleep 1000'

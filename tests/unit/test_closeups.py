@@ -234,3 +234,35 @@ def test_the_first_steps_are_looked_at_closely_after_a_rollback() -> None:
     assert {count: len(numbers) for count, numbers in slices.items()} == {
         1: 8, 2: 8, 3: 8, 4: 8, 5: 8, 8: 1, 12: 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("share", "alone", "last"), [(1e9, True, 8), (1e9, False, 1), (1e-9, True, 1)]
+)
+def test_a_rank_that_alone_has_its_state_looks_at_as_much_as_it_has_room_for(
+    share: float, alone: bool, last: int
+) -> None:
+    log = Log()
+    teller = Teller(log, lambda: 0, lambda: 0)  # type: ignore[arg-type]
+    model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(4)])
+    optimizer = torch.optim.Adam(model.parameters())
+    watched = Watched(optimizer, 0, teller, Pace(1, share, 1), Deeds())
+    if alone:
+        watched._whole = Group("zero", "", (0, 1))
+    for _ in range(8):
+        model(torch.ones(4)).sum().backward()
+        watched.before(optimizer)
+        optimizer.step()
+        watched.after(optimizer)
+    looked: dict[str, list[set[int]]] = {}
+    site = {content["plan"]: (content["site"], content["number"]) for content in log.plans}
+    for name in ("optimizer state", "optimizer state at rest"):
+        at = {v.count: set() for v in log.told if site[v.plan][0] == "optimizer state"}
+        for told in log.told:
+            if site[told.plan][0] == name and told.count in at:
+                at[told.count].add(site[told.plan][1])
+        looked[name] = [at[count] for count in sorted(at)]
+    assert len(looked["optimizer state"][0]) == 8
+    assert len(looked["optimizer state"][-1]) == last
+    if alone:  # what was left is what is looked at before the next step, whichever it is
+        assert looked["optimizer state at rest"][:-1] == looked["optimizer state"][:-1]

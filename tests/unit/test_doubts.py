@@ -129,6 +129,15 @@ def test_a_shard_that_changed_by_itself_and_one_that_all_have_changed(ranks: Ran
     assert ranks.found == []
 
 
+def test_state_of_two_optimizers_that_count_alike_is_told_apart(ranks: Ranks) -> None:
+    for name in ("generator", "critic"):
+        ranks.say(1, "at rest", "optimizer state", count=4, tensors=(name,), differ=1, total=20)
+    assert [each.doubt.tensors for each in ranks.attempt.doubts.of("at rest")] == [
+        ("generator",),
+        ("critic",),
+    ]
+
+
 def test_many_tensors_of_one_rank_were_written_by_its_program(ranks: Ranks) -> None:
     ranks.say(1, "at rest", "parameters", tensors=("w", "v"), differ=6, total=6)
     assert ranks.found == []

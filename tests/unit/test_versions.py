@@ -103,7 +103,7 @@ def test_an_order_of_a_newer_controller_ends_the_agent_in_words() -> None:
             controller_timeout=20.0,
         )  # fmt: skip
         await link.join()
-        with pytest.raises(UsageError, match="orders what this version of Harness, .*Teleport"):
+        with pytest.raises(UsageError, match=r"orders what this version of Harness, .*Teleport"):
             await anext(link.orders())
         await link.close()
         await server.stop(0)

@@ -66,6 +66,11 @@ class Watched:
         self._models = Models(())
         self._looks = 0
         self._cost = 0.0
+        self._together = 1
+        """Slices of the state at a look, of a rank that alone has them: as many as there is room
+        for, as only itself can tell what changes between two steps."""
+        self._slices: list[int] = []
+        """Those of the last look."""
 
     @property
     def learning(self) -> bool:
@@ -93,7 +98,7 @@ class Watched:
         if chained:
             self._look_at_parameters(parameters, 2 * count)
             if self.count and self._alone:
-                self._look_at_state(optimizer, parameters, self._resting)
+                self._look_at_state(optimizer, parameters, self._resting, self._slices)
         if due:
             gradients = [p.grad for p in with_gradient]
             self._gradients.look(
@@ -112,7 +117,8 @@ class Watched:
         self._teller.flush()
         parameters = _parameters(optimizer)
         self._look_at_parameters(parameters, 2 * self.count + 1)
-        self._look_at_state(optimizer, parameters, self._states)
+        self._slices = self._chosen(min(SLICES, len(parameters)))
+        self._look_at_state(optimizer, parameters, self._states, self._slices)
         self._look_at_buffers()
         if self._reread is not None and self.count <= self._closely:
             self._tell_again(optimizer, parameters, self._reread)
@@ -122,6 +128,13 @@ class Watched:
             return  # the pace is of looks that it has asked for itself
         # The first look makes the plans; what comes before the step it made comes again.
         self._pace.looked(self.count, cost if self._looks > 1 else 0.0)
+        room = self._pace.room(cost)
+        if room >= SLICES:
+            self._together = SLICES
+        elif room >= 2:
+            self._together = min(SLICES, 2 * self._together)
+        elif room < 1:
+            self._together = max(1, self._together // 2)
 
     def _look_at_parameters(self, parameters: Sequence[Any], count: int) -> None:
         self._parameters.look(parameters, parameters, lambda: self._entries(parameters), count)
@@ -133,16 +146,25 @@ class Watched:
         return cut or self._whole is not None
 
     def _look_at_state(
-        self, optimizer: Any, parameters: Sequence[Any], books: Sequence[Book]
+        self,
+        optimizer: Any,
+        parameters: Sequence[Any],
+        books: Sequence[Book],
+        slices: Sequence[int],
     ) -> None:
-        slices = min(SLICES, len(parameters))
-        turn = scattered(self.count, slices)
-        for at in range(slices) if self._whole_state else [turn][:slices]:
-            self._look_at_slice(optimizer, parameters[at::slices], books[at])
+        for at in slices:
+            mine = parameters[at :: min(SLICES, len(parameters))]
+            self._look_at_slice(optimizer, mine, books[at])
 
-    @property
-    def _whole_state(self) -> bool:
-        return self.count <= max(1, self._closely)
+    def _chosen(self, slices: int) -> list[int]:
+        """Which of the slices of the state are looked at: whatever the rank has room for, the one
+        whose turn it is on all ranks is among them."""
+        if self.count <= max(1, self._closely):
+            return list(range(slices))
+        if not slices:
+            return []
+        turn, together = scattered(self.count, slices), self._together if self._alone else 1
+        return sorted({(turn + at * SLICES // together) % slices for at in range(together)})
 
     def _due(self, count: int) -> bool:
         return 0 < count <= self._closely or self._pace.due(count)

@@ -46,6 +46,14 @@ class Pace:
     def stride(self) -> int:
         return self._every * self._power
 
+    def room(self, cost: float) -> float:
+        """How many times `cost`, in seconds, a look may take at the present stride."""
+        if self._share >= _CAUTION:
+            return float("inf")
+        if len(self._lengths) < _LEAST:
+            return 1.0
+        return self._share * statistics.median(self._lengths) * self.stride / max(cost, 1e-9)
+
     def due(self, count: int) -> bool:
         """Whether `count` is looked at. The first one is, or a fault of the start is seen late."""
         return count == 1 or count % self.stride == 0
