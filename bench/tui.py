@@ -21,6 +21,7 @@ import pty
 import random
 import resource
 import select
+import signal
 import statistics
 import struct
 import subprocess
@@ -156,12 +157,20 @@ def replay() -> list[str]:
 
 def measure(job: dict[str, object]) -> dict[str, float]:
     """One run in a child with a terminal of its own; what it says, and the bytes it drew."""
+    from harness.processes import before_exec
+
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
     told, tell = os.pipe()
     command = [sys.executable, __file__, "--child", json.dumps({**job, "tell": tell})]
     with subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, pass_fds=(tell,), start_new_session=True
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        pass_fds=(tell,),
+        start_new_session=True,
+        preexec_fn=before_exec(signal.SIGKILL),  # noqa: PLW1509
     ) as process:
         os.close(slave)
         os.close(tell)

@@ -12,6 +12,9 @@ from harness.recovery.remedy import incident_of
 from harness.state import AttemptState, Collection, RunState
 
 _MOST = ((64, 64), (1024, 16))
+_LATE_LOOKS, _MOST_BUDGETS = 3, 4
+"""Looks whose time tells how long the next one may take, on a machine that gives its processes
+little; and the most, in budgets."""
 _MOST_OF_THOUSANDS = 8
 """Entries of each rank's records, in worlds of so many ranks: thousands of ranks fill the journal
 with every look, and a verdict waits until all of it has been read."""
@@ -73,8 +76,16 @@ def open_look(state: RunState, attempt: AttemptState) -> Collection | None:
 
 
 def _answered_by_ns(state: RunState, look: Collection) -> int:
+    """When evidence is no longer waited for: after the budget, or where it came too late the last
+    time, some longer than it took then."""
     assert state.run is not None
-    return look.ordered_ns + int(state.run.policy.evidence_budget * 1e9)
+    budget_ns = int(state.run.policy.evidence_budget * 1e9)
+    took_ns = max(
+        (each.took_ns for each in state.collections[-1 - _LATE_LOOKS : -1] if each.suspicion),
+        default=0,
+    )
+    most_ns = budget_ns * _MOST_BUDGETS
+    return look.ordered_ns + max(budget_ns, min(took_ns + took_ns // 2, most_ns))
 
 
 def _judged_again_ns(attempt: AttemptState, look: Collection) -> int:

@@ -119,6 +119,27 @@ def test_a_look_comes_after_the_floor_and_changes_nothing() -> None:
     assert world.state.attempt.stall.look.ranks == (2,)
 
 
+def test_evidence_that_came_too_late_is_waited_for_the_next_time() -> None:
+    """Else every look of a busy machine comes to nothing, and no verdict ever comes."""
+    world = stalled(waiting(), waiting(), away())
+    world.wake()
+    ordered_ns = world.now_ns
+    world.wake()
+    attempt = world.state.attempt
+    assert attempt is not None
+    assert attempt.stall is not None
+    assert "could not be seen in time" in attempt.stall.look.why
+    assert world.now_ns - ordered_ns == POLICY.evidence_budget * SECOND
+    world.now_ns = ordered_ns + 9 * SECOND
+    world.obey(o.CollectEvidence)
+    while len(world.state.collections) < 2:
+        world.wake()
+    (_, second) = world.state.collections
+    due_ns = recovery.next_wake_ns(world.state, world.now_ns)
+    assert due_ns is not None
+    assert due_ns - second.ordered_ns > 9 * SECOND
+
+
 def test_slow_steps_raise_the_floor() -> None:
     world = stalled(waiting(), waiting(), waiting())
     for step in range(6, 30):
