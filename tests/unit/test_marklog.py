@@ -66,7 +66,8 @@ def test_functions_that_hold_their_variables_are_not_asked() -> None:
 
     for number in range(1, 6):
         assert step(number)["number"] == number
-    assert not rhythm.counters
+    # From Python 3.13 on what `locals()` gives is nobody else's (PEP 667), so asking harms nothing.
+    assert bool(rhythm.counters) == (sys.version_info >= (3, 13))
 
 
 class Group:

@@ -161,4 +161,4 @@ def test_hooks_stand_aside(node: Any) -> None:
     dead = collect(node, 2)[0]
     assert {op.state for op in dead.p2p} <= {"done", "failed"}
     assert [g.pg_desc for g in dead.groups] == ["init_process_group", "default_pg", "undefined"]
-    assert node.log(0) == "left\n"
+    assert node.log(0).splitlines()[-1] == "left"  # a newer Python warns of a fork beside threads
