@@ -46,13 +46,14 @@ def watch(
         why="no progress is seen",
         apart=policy.looks_apart,
         last_resort=False,
-        most=_most(attempt.world_size),
+        most=most_entries(attempt.world_size),
         suspicion=True,
     )
     return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(reachable)]
 
 
-def _most(world_size: int) -> int:
+def most_entries(world_size: int) -> int:
+    """Of a rank's records that a look asks for."""
     return next((most for ranks, most in _MOST if world_size <= ranks), _MOST_OF_THOUSANDS)
 
 
