@@ -207,7 +207,9 @@ def test_ranks_that_differ_are_found_in_a_real_run(here: Path) -> None:
     )
     journal = here / "runs" / "odd" / "journal.jsonl"
     try:
-        while not journal.exists() or b'"parameters":20' not in journal.read_bytes():
+        said = b""
+        while b'"parameters":20' not in said or b'"parameters":25' not in said:
+            said = journal.read_bytes() if journal.exists() else b""
             assert run.poll() is None
             time.sleep(0.05)
         (here / "go").touch()

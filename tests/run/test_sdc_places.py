@@ -199,8 +199,13 @@ def test_the_next_attempt_tells_which_from_a_checkpoint_between_two_looks(tmp_pa
 
 @pytest.mark.slow
 def test_numbers_tell_where_the_fault_was_between_two_looks(tmp_path: Path) -> None:
-    """By the next look both have taken in gradients of wrong parameters: no bits are right."""
-    program = RESUMED.replace("FLIP = 0", "FLIP = 14")
+    """By the next look both have taken in gradients of wrong parameters: no bits are right.
+
+    The words are read a second or two after that, at a step that is computed again as well: so
+    there are few steps to a second until then."""
+    slow = "time.sleep(0.02 if AGAIN or step < 14 else 0.3)"
+    program = RESUMED.replace("FLIP = 0", "FLIP = 14").replace("time.sleep(0.02)", slow)
+    program = program.replace("40 if AGAIN", "80 if AGAIN")
     said, (incident,) = run(
         tmp_path, program, "--nproc-per-node", "2", "--digest-share", "1", "--digests", "4"
     )
