@@ -16,7 +16,7 @@ _MOST = 64
 
 async def look(workers: Iterable[Worker]) -> None:
     """Look again where a rank has made groups since the last look; each has an address."""
-    made = [(worker, len(worker.logs.groups())) for worker in workers]
+    made = [(worker, worker.logs.groups_made(worker.listens_since)) for worker in workers]
     fresh = [(worker, groups) for worker, groups in made if groups != worker.listens_since]
     if not fresh:
         return

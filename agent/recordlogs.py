@@ -39,6 +39,10 @@ class RecordLogs:
         """The newest `most` point-to-point operations and all open ones, oldest first."""
         return self._p2p.read(self._groups.read(), min(most, MOST_OPERATIONS))
 
+    def groups_made(self, since: int) -> int:
+        """How many groups it has made so far, when it had made `since`; costs next to nothing."""
+        return self._groups.made(since)
+
     def group(self, number: int) -> GroupCreation | None:
         """The group of that number in the group log."""
         return self._groups.one(number)

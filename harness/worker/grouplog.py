@@ -75,6 +75,16 @@ class GroupLogReader:
                 found[number] = group
         return dict(sorted(found.items()))
 
+    def made(self, since: int) -> int:
+        """How many in a row are made or have raised, when it had been `since` at the last call;
+        costs next to nothing."""
+        while True:
+            at = self._start + since % CAPACITY * RECORD_BYTES
+            number, _, ended, *_ = _RECORD.unpack_from(self._memory, at)
+            if number <= since or not ended:
+                return since
+            since = number
+
     def one(self, wanted: int) -> GroupCreation | None:
         """Record number `wanted`."""
         slot = (wanted - 1) % CAPACITY

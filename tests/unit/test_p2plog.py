@@ -75,4 +75,20 @@ def test_groups_that_are_open_failed_or_irregular() -> None:
         writer.end(writer.begin(str(number), "late", [number], True))
     assert len(reader.read()) == grouplog.CAPACITY
     assert next(iter(reader.read().values())).pg == "0"
+
+
+def test_how_many_groups_are_made() -> None:
+    memory = mmap.mmap(-1, layout.BYTES)
+    writer = grouplog.GroupLogWriter(memory, layout.GROUPS_AT)
+    reader = grouplog.GroupLogReader(memory, layout.GROUPS_AT)
+    assert reader.made(0) == 0
+    writer.end(writer.begin("a", "", [0], True))
+    writer.end(writer.begin("b", "", [0], True), failed=True)
+    opened = writer.begin("c", "", [0], True)
+    assert reader.made(0) == reader.made(2) == 2
+    writer.end(opened)
+    assert reader.made(2) == 3
+    for _ in range(grouplog.CAPACITY):
+        writer.end(writer.begin("late", "", [0], True))
+    assert reader.made(3) == grouplog.CAPACITY + 3
     memory.close()
