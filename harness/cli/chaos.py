@@ -287,12 +287,16 @@ def _as_before(context: click.Context, folder: Path, given: dict[str, Any]) -> d
         raise FaultError(
             f"--resume {folder}: no campaign was begun there ({_OPTIONS} is missing or damaged)"
         )
-    typed = {
-        name: value
-        for name, value in given.items()
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    }
-    return given | {name: value for name, value in before.items() if name in given} | typed
+    source = click.core.ParameterSource.COMMANDLINE
+    found = dict(given)
+    for option in context.command.params:
+        name = option.name or ""
+        if name in before and name in given and context.get_parameter_source(name) is not source:
+            try:
+                found[name] = option.type_cast_value(context, before[name])
+            except (click.BadParameter, ValueError, TypeError) as error:
+                raise FaultError(f"{folder / _OPTIONS}: {name}: {error}") from None
+    return found
 
 
 def _times(count: float | None, seconds: float) -> float | None:

@@ -62,6 +62,10 @@ def test_a_campaign_that_is_gone_on_with_has_the_options_it_was_begun_with(
     assert (len(lines), lines[0]) == (6, "dp4: kill@0")
     assert group.call([*again, "--kinds", "stop"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+    for broken in ('{"names": 3}', '{"series": "many"}', '{"names": '):
+        (folder / "campaign.json").write_text(broken)
+        assert group.call(again) == 2
+        assert len(capsys.readouterr().err.splitlines()) <= 2
     (folder / "campaign.json").unlink()
     assert group.call(again) == 2
     assert "no campaign was begun there" in capsys.readouterr().err
