@@ -5,6 +5,7 @@ rank lives: when connections break, all ends of them may be gone before anybody 
 """
 
 import asyncio
+import socket
 from collections.abc import Iterable
 
 from harness.agent.connections import listening, sockets_of
@@ -26,11 +27,12 @@ async def look(workers: Iterable[Worker]) -> None:
 
 
 def _addresses(pids: Iterable[int]) -> dict[int, tuple[str, ...]]:
-    """By process: `[127.0.0.1]:5553`, as Gloo writes it."""
+    """By process: `[127.0.0.1]:5553`, as Gloo writes it, which takes the port for a number as it
+    stands in network order (seen with torch 2.13)."""
     known = listening()
     return {
         pid: tuple(
-            f"[{host}]:{port}"
+            f"[{host}]:{socket.htons(port)}"
             for host, port in (known[inode] for inode in sockets_of(pid) if inode in known)
             if host not in _ANYWHERE
         )[:_MOST]
