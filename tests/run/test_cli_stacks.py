@@ -24,7 +24,7 @@ def odd():
 def even():
     time.sleep(1000)
 
-print("ready", flush=True)
+os.write(1, b"ready\\n")  # as one, where both write to one pipe
 odd() if os.environ["RANK"] == "1" else even()
 """
 
