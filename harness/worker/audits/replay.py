@@ -1,15 +1,15 @@
-"""One micro-batch in many is computed twice: by its rank, and by the rank after it on the node,
-which holds the same parameters.
+"""One micro-batch in many is computed twice: by its rank, and by a neighbour that holds the same
+parameters, in turns one on the same node and one on another.
 
 Inputs, random numbers and the gradients of the outputs are taken down while the batch is computed;
 with them the neighbour needs to know nothing of the loss. It computes after the reduction and
-before the optimizer's step, as long as the parameters are what they were. A rank without a
-neighbour on its node computes its own batch again, which shows faults of the moment only.
+before the optimizer's step, as long as the parameters are what they were. What has not come from
+another node by then is waited for a moment, and then left alone. A rank whose model has no other
+replica computes its own batch again, which shows faults of the moment only.
 """
 
 import functools
 import hashlib
-import os
 import sys
 import time
 import weakref
@@ -19,6 +19,7 @@ from typing import Any
 from harness.worker.audits import exchange, purity
 from harness.worker.audits.fingerprints import Fingerprints, tensors_in
 from harness.worker.audits.gradients import Guard, Tell
+from harness.worker.audits.neighbours import Pair, pair_of
 from harness.worker.digests.layouts import plain, ranks_of
 from harness.worker.digests.pace import Pace
 
@@ -26,14 +27,21 @@ _PLAIN = (type(None), bool, int, float, str)
 _MOST_FAILED = 3
 """Replays in a row that give other numbers: whatever it is, there is nothing more to learn."""
 _MOST_NAMED = 4
+_PATIENCE_SECONDS = 0.25
+"""For what comes from another node. It counts as cost of the check."""
+_MOST_VAIN = 3
+"""Waits in a row that nothing came of; after that only what is there is taken."""
 
 
 class _Batch:
     """What is taken down of this rank's own micro-batch."""
 
-    def __init__(self, ddp: Any, number: int, inputs: Any, parameters: list[Any]) -> None:
+    def __init__(
+        self, ddp: Any, number: int, inputs: Any, parameters: list[Any], pair: Pair
+    ) -> None:
         self.ddp = weakref.ref(ddp)
         self.number = number
+        self.pair = pair
         self.parameters = parameters
         self.leaves, self.form = inputs
         self.writer: exchange.BatchWriter | None = None
@@ -66,11 +74,15 @@ class Replays:
         rank: int,
         local: Sequence[int],
         path: Callable[[int, int], str],
+        send: Callable[[int, int], object],
         pace: Pace | None,
     ) -> None:
+        """`send` takes the number of a batch and the rank on another node that it is for: there is
+        more of it."""
         self._tell = tell
         self._guard = guard
         self._operations = operations
+        self._send = send
         self._rank = rank
         self._local = local
         self._path = path
@@ -80,6 +92,9 @@ class Replays:
         self._steps = 0
         self._cost = 0.0
         self.looks = 0
+        self.far = 0
+        """Looks at batches of other nodes."""
+        self._vain = 0
         self._failed = 0
         self._clean_ns = 0
         self.why_not = "" if pace is not None else "switched off"
@@ -111,7 +126,8 @@ class Replays:
             return
         parameters = [p for p in ddp.module.parameters() if p.requires_grad]
         number = self._steps + 1
-        batch = self._batch = _Batch(ddp, number, (leaves, form), parameters)
+        pair = pair_of(ranks_of(ddp.process_group), self._rank, self._local, self._round(number))
+        batch = self._batch = _Batch(ddp, number, (leaves, form), parameters, pair)
         path = self._path(self._rank, number)
         batch.writer = exchange.BatchWriter(path, number, len(parameters))
         batch.conditions = f"{purity.conditions(ddp.module)} {self._held(ddp.module)}"
@@ -125,7 +141,16 @@ class Replays:
                 "conditions": batch.conditions,
             }
         )
+        self._on_its_way(batch)
         self._cost = time.thread_time() - began
+
+    def _round(self, number: int) -> int:
+        assert self._pace is not None
+        return number // self._pace.every
+
+    def _on_its_way(self, batch: _Batch) -> None:
+        if batch.pair.reader not in self._local:
+            self._send(batch.number, batch.pair.reader)
 
     def _held(self, module: Any) -> str:
         """Of all parameters. Replicas that have gone apart compute other gradients, and whoever
@@ -172,6 +197,7 @@ class Replays:
         batch.arrived.add(at)
         try:
             batch.writer.piece({"gradients": {at: gradient.detach().cpu()}})
+            self._on_its_way(batch)
         except exchange.TooLarge:
             batch.valid = False
             self.why_not = "its outputs are too large to be copied"
@@ -182,6 +208,9 @@ class Replays:
             return
         batch.seen.add(at)
         batch.writer.digest(at, int(self._fingerprints.of(gradient)) & 0xFFFFFFFFFFFFFFFF)
+        if len(batch.seen) == len(batch.parameters) and batch.valid:
+            batch.writer.complete()
+            self._on_its_way(batch)
 
     # --- the neighbour -------------------------------------------------------------------------
 
@@ -191,18 +220,31 @@ class Replays:
         if batch is None:
             return
         whole = batch.valid and bool(batch.arrived) and bool(batch.seen)
+        if whole and batch.writer is not None and len(batch.seen) < len(batch.parameters):
+            batch.writer.complete()  # the others take no part in this batch
+            self._on_its_way(batch)
         self._drop(valid=whole)
         ddp = batch.ddp()
         if not whole or ddp is None or self.why_not:
             return
-        ring = [rank for rank in ranks_of(ddp.process_group) if rank in self._local]
-        peer = ring[ring.index(self._rank) - 1]
-        found = exchange.read(self._path(peer, batch.number), batch.number, len(batch.parameters))
+        found, waited = self._found(batch)
         if found is not None:
-            self._compare(ddp, batch, peer, len(ring), *found)
+            self._compare(ddp, batch, *found)
         assert self._pace is not None
-        cost = self._cost + time.thread_time() - began
+        cost = self._cost + time.thread_time() - began + waited
         self._pace.looked(batch.number, cost if self.looks > 1 else 0.0)
+
+    def _found(self, batch: _Batch) -> tuple[exchange.Content | None, float]:
+        """What the owner has left for this rank, and the seconds that this rank slept for it."""
+        owner = batch.pair.owner
+        what = (self._path(owner, batch.number), batch.number, len(batch.parameters))
+        if owner in self._local:
+            return exchange.read(*what), 0.0
+        began = time.monotonic()
+        patience = _PATIENCE_SECONDS if self._vain < _MOST_VAIN else 0.0
+        found = exchange.arrived(*what, patience)
+        self._vain = 0 if found is not None else self._vain + 1
+        return found, time.monotonic() - began
 
     def stepped(self) -> None:
         self._steps += 1
@@ -217,8 +259,6 @@ class Replays:
         self,
         ddp: Any,
         batch: _Batch,
-        peer: int,
-        ring: int,
         content: dict[str, Any],
         theirs: list[int | None],
     ) -> None:
@@ -230,6 +270,7 @@ class Replays:
         if self.why_not:
             return
         self.looks += 1
+        self.far += batch.pair.owner not in self._local
         if ours == theirs:
             self._failed, self._clean_ns = 0, time.time_ns()
             return
@@ -241,8 +282,8 @@ class Replays:
         names = [plain(name) for name, p in ddp.module.named_parameters() if p.requires_grad]
         differ = [name for name, a, b in zip(names, ours, theirs, strict=True) if a != b]
         self._tell(
-            check="replay", subject=differ[0], peer=peer, ring=ring, again=again,
-            count=batch.number, looks=self.looks, failed=self._failed,
+            check="replay", subject=differ[0], peer=batch.pair.owner, ring=batch.pair.size,
+            again=again, count=batch.number, looks=self.looks, failed=self._failed,
             tensors=tuple(differ[:_MOST_NAMED]), differ=len(differ), total=len(names),
             clean_ns=self._clean_ns,
         )  # fmt: skip
@@ -301,15 +342,6 @@ def _room(module: Any) -> bool:
     gradients = sum(p.numel() * p.element_size() for p in module.parameters())
     needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated() + gradients
     return bool(free > 1.2 * needed)
-
-
-def local_ranks(rank: int) -> list[int]:
-    """The ranks of this node, as torchrun's variables tell them."""
-    try:
-        first = rank - int(os.environ["LOCAL_RANK"])
-        return list(range(first, first + int(os.environ["LOCAL_WORLD_SIZE"])))
-    except (KeyError, ValueError):
-        return [rank]
 
 
 def watch_ddp(module: Any, find: Callable[[], Replays | None], guard: Guard) -> None:

@@ -43,6 +43,11 @@ class Pace:
         self._last: tuple[int, float] | None = None
 
     @property
+    def every(self) -> int:
+        """The least stride: all others are this times a power of two."""
+        return self._every
+
+    @property
     def stride(self) -> int:
         return self._every * self._power
 
