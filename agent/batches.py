@@ -2,8 +2,8 @@
 
 A rank writes its batch into a file of this node and says when there is more of it; the agent
 carries that to the agent of the neighbour, which writes it into a file of the same name. Nobody
-waits for it: a batch is dropped as soon as its rank begins another, or when the other agent is away.
-Nothing is buffered but one chunk for each way.
+waits for it: a batch is dropped as soon as its rank begins another, or when the other agent is
+away. Nothing is buffered but one chunk for each way.
 """
 
 import asyncio

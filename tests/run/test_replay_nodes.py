@@ -14,7 +14,7 @@ from tests.run import test_launcher
 from tests.run.test_launcher import Launched, free_port
 from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPTS = Path(__file__).resolve().parents[2] / "bench" / "scripts"
 TRAIN = f"""\
 import json, os, sys, time
@@ -123,7 +123,17 @@ def test_nothing_is_told_of_a_right_run_and_nothing_in_it_changes(
 
 def test_an_agent_that_stands_still_stalls_no_step(launch: Start, tmp_path: Path) -> None:
     head, other = start(
-        launch, tmp_path, *EVERYTHING, "--agent-timeout", "200", ranks=1, STEPS="120", WAIT="1"
+        launch,
+        tmp_path,
+        "--replays",
+        "1",
+        "--audit-share",
+        "0.9",
+        "--agent-timeout",
+        "200",
+        ranks=1,
+        STEPS="120",
+        WAIT="1",
     )
     head.until_working("0.0", "1.0")
     agent = other.pid_of("agent")

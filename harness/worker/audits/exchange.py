@@ -2,8 +2,8 @@
 it to the agent of a neighbour on another node.
 
 On one node nobody waits for anybody: all that a rank leaves is written before its last gradient
-goes into the reduction, and its neighbour reads it when that reduction is over. From another node it
-may come a moment later, or never. Two files take turns, as a rank may be one step ahead.
+goes into the reduction, and its neighbour reads it when that reduction is over. From another node
+it may come a moment later, or never. Two files take turns, as a rank may be one step ahead.
 """
 
 import io
@@ -112,15 +112,20 @@ def read(path: str, number: int, parameters: int, *, whole: bool = False) -> Con
     except OSError:
         return None
     slots = [_SLOT.unpack_from(rest, at * _SLOT.size) for at in range(count)]
-    content: dict[str, Any] = {"gradients": {}}
+    content: dict[str, Any] = {"gradients": {}, "made": {}, "cut": {}, "passed": []}
     at = count * _SLOT.size
     while at < len(rest):
         (length,) = _LENGTH.unpack_from(rest, at)
         at += _LENGTH.size
         buffer = io.BytesIO(rest[at : at + length])
         piece = sys.modules["torch"].load(buffer, weights_only=True, map_location="cpu")
-        content["gradients"].update(piece.pop("gradients", {}))
-        content.update(piece)
+        for name, value in piece.items():
+            if name == "passed":
+                content[name].extend(value)
+            elif name in ("gradients", "made", "cut"):
+                content[name].update(value)
+            else:
+                content[name] = value
         at += length
     return content, [digest if there else None for there, digest in slots]
 

@@ -51,6 +51,11 @@ class Pace:
     def stride(self) -> int:
         return self._every * self._power
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether looks may cost whatever they do."""
+        return self._share >= _CAUTION
+
     def room(self, cost: float) -> float:
         """How many times `cost`, in seconds, a look may take at the present stride."""
         if self._share >= _CAUTION:

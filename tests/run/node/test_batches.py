@@ -133,8 +133,8 @@ def test_what_is_not_complete_does_not_count_and_makes_room_for_the_next(tmp_pat
 
 
 def test_an_agent_that_takes_nothing_holds_nobody_up(tmp_path: Path) -> None:
-    """Its socket fills up; what is told meanwhile costs a rank nothing, and only the newest batch of
-    a rank is kept in mind."""
+    """Its socket fills up; what is told meanwhile costs a rank nothing, and only the newest batch
+    of a rank is kept in mind."""
     two = Two(tmp_path)
     asked: list[int] = []
 
