@@ -1,6 +1,8 @@
 """Blocks that are computed again: what their ranks had passed to each other is given back to them,
 nothing is sent, and the parameters are those of then."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -80,6 +82,17 @@ class Talking(torch.autograd.Function):
     def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
         dist.all_reduce(gradients[0])
         return gradients[0]
+
+
+def test_the_compiler_is_not_imported_for_it() -> None:
+    code = (
+        "import sys, torch\n"
+        "from harness.worker.audits.passing import silent\n"
+        "with silent():\n    torch.ones(2) + 1\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 def test_nor_by_its_backward_pass() -> None:
