@@ -5,7 +5,6 @@ The nodes are called 127.0.0.1 and 127.0.0.2, so that their names lead to them.
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -91,23 +92,13 @@ def wait_for(check: Callable[[], object], what: str, seconds: float = 600.0) -> 
         time.sleep(0.05)
 
 
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 class Slurm:
     """Its daemons, and its commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.conf = folder / "slurm.conf"
-        self.conf.write_text(CONF.format(dir=folder, ports=free_ports(3)))
+        self.conf.write_text(CONF.format(dir=folder, ports=[free_port() for _ in range(3)]))
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)

@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Iterator[Launched]:
     yield launched
     if launched.process.poll() is None:
         launched.process.kill()
-    launched.process.wait(60)
+    launched.process.wait(240)
 
 
 def harness(run: Launched, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -35,7 +35,7 @@ def harness(run: Launched, *arguments: str) -> "subprocess.CompletedProcess[str]
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
 
 

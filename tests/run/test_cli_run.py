@@ -26,7 +26,7 @@ def harness(here: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
 
 
@@ -95,7 +95,7 @@ def test_a_user_s_own_modules_are_neither_shadowed_nor_shadow_ours(here: Path) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "went well\n"
@@ -119,7 +119,7 @@ def running(here: Path, request: pytest.FixtureRequest) -> Iterator["subprocess.
             run.wait(0.05)
     yield run
     run.terminate()
-    run.communicate(timeout=60)
+    run.communicate(timeout=240)
 
 
 @pytest.mark.parametrize("running", [()], indirect=True)
@@ -135,7 +135,7 @@ def test_harm_is_refused_unless_allowed_and_stop_stops(
     assert "did you mean live?" in unknown.stderr
     stopped = harness(here, "stop", "live")
     assert stopped.returncode == 0, stopped.stderr
-    assert running.wait(60) != 0
+    assert running.wait(240) != 0
     over = harness(here, "stop", "live")
     assert over.returncode == 2
     assert over.stderr.startswith("error[H102]: run live is over")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.run.test_launcher import UNTIL_TOLD, Launched, free_port
+from tests.ports import free_port
+from tests.run.test_launcher import UNTIL_TOLD, Launched
 from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
 
 TRAIN = """\
@@ -30,7 +31,7 @@ Start = Callable[..., Launched]
 def kill_node(node: Launched) -> None:
     """As if its machine went: the launcher dies, and all below it with it."""
     node.process.send_signal(signal.SIGKILL)
-    node.process.wait(60)
+    node.process.wait(240)
 
 
 def attempts(head: Launched) -> list[list[int]]:

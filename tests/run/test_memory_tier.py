@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.run.test_launcher import Launched, all_gone, free_port
+from tests.ports import free_port
+from tests.run.test_launcher import Launched, all_gone
 from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE = 200.0
 """A run imports torch up to five times here."""
 
@@ -163,7 +164,7 @@ def kill_nodes(head: Launched, nodes: list[Launched], ranks: set[int]) -> list[L
         node.process.kill()
     os.kill(int((head.pids / "ready").read_text()), signal.SIGKILL)
     for node in dying:
-        node.process.wait(60)
+        node.process.wait(240)
     all_gone(everybody)
     return [node for node in nodes if node not in dying]
 
@@ -294,5 +295,5 @@ def test_kill_9_of_launcher_and_agent_leaves_nothing(launch: Start, tmp_path: Pa
     agent = run.pid_of("agent")
     run.process.kill()
     os.kill(agent, signal.SIGKILL)
-    run.process.wait(60)
+    run.process.wait(240)
     all_gone(everybody)

@@ -33,7 +33,7 @@ for step in range(1, 100_000):
 
 def numbers(where: str) -> dict[tuple[str, str, str], float]:
     """By name, rank and phase."""
-    with urllib.request.urlopen(f"http://{where}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://{where}/metrics", timeout=240) as answer:
         text = answer.read().decode()
     return {
         (sample.name, sample.labels.get("rank", ""), sample.labels.get("phase", "")): sample.value
@@ -74,7 +74,7 @@ def test_a_run_and_its_ranks_are_told_while_they_live(tmp_path: Path) -> None:
         assert told["harness_attempts_total", "", ""] == 1
     finally:
         (tmp_path / "enough").touch()
-        _, said = run.communicate(timeout=120)
+        _, said = run.communicate(timeout=240)
     assert run.returncode == 0, said
     assert "harness: metrics at http://127.0.0.1:" in said
     assert list(folder.iterdir()) == []  # nobody is sent to a door that is closed

@@ -41,7 +41,7 @@ for step in range(last):
 
 
 def run(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=240)
 
 
 def do(line: str) -> None:

@@ -39,7 +39,7 @@ def harness(here: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=240,
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from harness.cli.group import call
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-LIMIT_SECONDS = 100
+LIMIT_SECONDS = 240
 
 
 class Terminal:

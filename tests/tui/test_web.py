@@ -16,7 +16,7 @@ import pytest
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
 pytestmark = pytest.mark.slow
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = 200
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
 
