@@ -187,7 +187,7 @@ def test_names_that_digests_leave_alone(here: Path) -> None:
 
 
 HALF = """\
-import glob, os, torch, torch.distributed as dist
+import glob, os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank, first = dist.get_rank(), 0
 os.makedirs("ck", exist_ok=True)
@@ -198,9 +198,13 @@ print(f"rank {rank} goes on from step {first}", flush=True)
 for step in range(first + 1, 31):
     dist.all_reduce(torch.ones(8))
     if step == 20 and rank == 1 and first == 0:
+        while not os.path.exists("saved0"):
+            time.sleep(0.01)
         os.abort()  # between the saves of two ranks
     if step % 10 == 0:
         torch.save({"step": step}, f"ck/shard{rank}_step{step}.pt")
+    if step == 20:
+        open(f"saved{rank}", "w").close()
 """
 
 

@@ -19,12 +19,12 @@ SCRIPT = """\
 import os, sys, time
 
 def odd():
-    time.sleep(1000)
+    os.write(1, READY); time.sleep(1000)
 
 def even():
-    time.sleep(1000)
+    os.write(1, READY); time.sleep(1000)
 
-os.write(1, b"ready\\n")  # as one, where both write to one pipe
+READY = b"ready\\n"  # said as one, where both write to one pipe, and on the line they stay on
 odd() if os.environ["RANK"] == "1" else even()
 """
 

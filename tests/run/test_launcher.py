@@ -262,8 +262,10 @@ def test_a_controller_that_keeps_dying_is_given_up_in_words(launch: Start) -> No
         )
         os.kill(run.pid_of("controller"), signal.SIGKILL)
     run.until(
-        lambda: "within a minute" in run.output.read_text()
-        or len(run.events("ControllerStarted")) > most,
+        lambda: (
+            "within a minute" in run.output.read_text()
+            or len(run.events("ControllerStarted")) > most
+        ),
         "giving up, or one more",
     )
     if "within a minute" not in run.output.read_text():
