@@ -44,7 +44,7 @@ def attempts(head: Launched) -> list[list[int]]:
 def test_a_run_shrinks_when_a_node_dies_and_grows_when_one_joins(launch: Start) -> None:
     meet = [
         *("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "1", "--max-restarts", "1"),
+        *("--max-restarts", "1"),
     ]
     head = launch(TRAIN, *meet, "--node-rank", "0", python=True)
     other = launch(TRAIN, *meet, *JOIN, folder_of_run="b", python=True)
@@ -69,7 +69,6 @@ def test_a_run_shrinks_when_a_node_dies_and_grows_when_one_joins(launch: Start) 
 def test_a_spare_takes_the_place_of_a_dead_node(launch: Start) -> None:
     meet = [
         *("--nnodes", "2", "--spares", "1", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "1"),
     ]
     head = launch(AGAIN, *meet, "--node-rank", "0")
     nodes = [launch(AGAIN, *meet, *JOIN, folder_of_run=name) for name in "bc"]
