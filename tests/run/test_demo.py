@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_killed_rank_changes_nothing_in_the_end(tmp_path: Path) -> None:
     (tmp_path / "trainer").symlink_to(ROOT / "trainer")
     demo = ["--nproc-per-node", "2", "--kill-rank", "1", "--kill-step", "5"]
-    layout = ["--dp", "2", "--tp", "1", "--pp", "1", "--steps", "40", "--warmup", "2"]
+    layout = ["--dp", "2", "--tp", "1", "--pp", "1", "--steps", "20", "--warmup", "2"]
     layout += ["--checkpoint-every", "3"]
     done = subprocess.run(
         [sys.executable, "-m", "harness.chaos.demo", *demo, "--", *layout],

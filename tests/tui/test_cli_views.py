@@ -211,7 +211,8 @@ def test_logs_follow_goes_on_over_a_restart_until_the_end(root, scenes):
     scenes.write_logs(folder, 0, {0: ["old", "first"], 1: ["old", "first"]})
     with shell(root, "logs", "followed", "-f", "-n", "1") as process:
         assert process.stdout.readline() == "[r0-1] first\n"
-        scenes.write_logs(folder, 1, {0: ["again"], 1: ["again"]})
+        scenes.write_logs(root, 1, {0: ["again"], 1: ["again"]})
+        (root / "logs" / "attempt1").rename(folder / "logs" / "attempt1")  # both at once
         assert process.stdout.readline() == "[r0-1] again\n"
         with (folder / "logs" / "attempt1" / "rank00000.log").open("a") as file:
             file.write("torn")
