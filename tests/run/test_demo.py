@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_killed_rank_changes_nothing_in_the_end(tmp_path: Path) -> None:
     (tmp_path / "trainer").symlink_to(ROOT / "trainer")
     demo = ["--nproc-per-node", "2", "--kill-rank", "1", "--kill-step", "5"]
