@@ -121,7 +121,8 @@ class Launched:
         return code, self.output.read_text().splitlines()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        whole = (self.runs / "latest" / "journal.jsonl").read_text().rpartition("\n")[0]
+        journal = self.runs / "latest" / "journal.jsonl"
+        whole = journal.read_text().rpartition("\n")[0] if journal.exists() else ""
         lines = whole.splitlines()[1:]
         records = [json.loads(line) for line in lines]
         return [record["event"] for record in records if record["type"] == kind]
