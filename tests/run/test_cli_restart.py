@@ -23,9 +23,7 @@ exec sleep 1000
 def run(tmp_path: Path) -> Iterator[Launched]:
     launched = Launched(tmp_path, WORKER, "--nproc-per-node", "2", "--run-name", "again")
     yield launched
-    if launched.process.poll() is None:
-        launched.process.kill()
-    launched.process.wait(240)
+    launched.close()
 
 
 def harness(run: Launched, *arguments: str) -> "subprocess.CompletedProcess[str]":

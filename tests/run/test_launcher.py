@@ -7,10 +7,12 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,8 +59,8 @@ class Launched:
         self.folder = folder
         self.pids = folder / "pids"
         self.pids.mkdir(exist_ok=True)
-        self.runtime = folder / f"tmp-{folder_of_run}"
-        self.runtime.mkdir()
+        # Sockets are made below it, and the kernel bounds how long their paths may be.
+        self.runtime = Path(tempfile.mkdtemp(prefix="harness-test-"))
         self.script = folder / ("train.py" if python else "worker.sh")
         self.script.write_text(script if python else f"#!/bin/sh\n{script}")
         self.script.chmod(0o700)
@@ -130,6 +132,17 @@ class Launched:
     def orders(self, kind: str) -> list[dict[str, Any]]:
         return [e for e in self.events("OrderGiven") if e["order"]["type"] == kind]
 
+    def close(self) -> None:
+        """Nothing of it is there afterwards."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(PATIENCE)
+        left = list(self.runtime.iterdir())
+        shutil.rmtree(self.runtime, ignore_errors=True)
+        # The agent of a launcher that was killed takes the directory along, in its own time.
+        killed = self.process.returncode == -signal.SIGKILL
+        assert killed or left == [], "a runtime directory was left"
+
     def everybody(self) -> list[int]:
         """Descriptors of all that lives now, this launcher included."""
         found = []
@@ -156,12 +169,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
 
     yield start
     for run in started:
-        if run.process.poll() is None:
-            run.process.terminate()
-        run.process.wait(PATIENCE)
-        # The agent of a launcher that was killed takes the directory along, in its own time.
-        killed = run.process.returncode == -signal.SIGKILL
-        assert killed or list(run.runtime.iterdir()) == [], "a runtime directory was left"
+        run.close()
 
 
 Start = Callable[..., Launched]

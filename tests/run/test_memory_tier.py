@@ -115,6 +115,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     first, second = results(run)
     assert first == second
     assert (first["start"], first["source"]) == (0, "")
+    run.close()
     end: str = first["end"]
     return end
 

@@ -45,9 +45,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
 
     yield start
     for run in started:
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.wait(240)
+        run.close()
 
 
 def test_all_ranks_save_at_one_step(launch: Callable[..., Launched]) -> None:
