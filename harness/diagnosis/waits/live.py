@@ -15,6 +15,7 @@ from harness.diagnosis.waits.record import (
     RankWait,
     Track,
 )
+from harness.diagnosis.waits.terms import Terms, terms_of
 from harness.events import EvidenceTaken
 from harness.incidents import EvidenceRef
 from harness.sightings import Frame
@@ -42,6 +43,8 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         if track is None:
             track = tracks[group] = _Track()
         track.add(entry.seq_id, call, entry.site)
+        if (terms := terms_of(entry)) is not None:
+            track.terms[entry.seq_id] = terms
         if not entry.done:
             track.open.append(entry.seq_id)
             calls.append(
@@ -215,6 +218,7 @@ class _Track:
         self.calls: list[Call | None] = []
         self.sites: list[str] = []
         self.open: list[int] = []
+        self.terms: dict[int, Terms] = {}
 
     def add(self, seq: int, call: Call, site: str) -> None:
         if self.first < 0:
@@ -243,4 +247,5 @@ class _Track:
             enqueued=last,
             completed=min(self.open) - 1 if self.open else last,
             sites=tuple(self.sites) if any(self.sites) else (),
+            terms=self.terms,
         )
