@@ -248,7 +248,7 @@ def test_a_killed_agent_takes_its_workers_along_and_the_books_are_closed(launch:
 def test_a_killed_controller_costs_nothing(launch: Start) -> None:
     run = launch(UNTIL_TOLD, "--nproc-per-node", "2").until_working("0.0", "1.0")
     os.kill(run.pid_of("controller"), signal.SIGKILL)
-    run.until(lambda: len(run.events("ControllerStarted")) == 2, "a second controller")
+    run.until(lambda: len(run.events("ControllerStarted")) >= 2, "a second controller")
     (run.pids / "go").touch()
     code, lines = run.end()
     assert code == 0

@@ -309,6 +309,6 @@ def test_connections_that_the_network_resets_are_made_again(
     (incident,) = (event["incident"] for event in job.events("IncidentOpened"))
     assert incident["verdict"]["first_failing"] == [0, 1], job.screen()
     assert incident["action"] == "restart"
-    job.until(lambda: len(job.events("AttemptStarted")) == 2)
+    job.until(lambda: len(job.events("AttemptStarted")) >= 2)
     (job.folder / "stop").touch()
     assert job.end() == 0, job.screen()
