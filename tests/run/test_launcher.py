@@ -133,9 +133,9 @@ class Launched:
         return [e for e in self.events("OrderGiven") if e["order"]["type"] == kind]
 
     def close(self) -> None:
-        """Nothing of it is there afterwards."""
+        """Nothing of it is there afterwards. SIGINT does not wait for ranks to save."""
         if self.process.poll() is None:
-            self.process.terminate()
+            self.process.send_signal(signal.SIGINT)
         self.process.wait(PATIENCE)
         left = list(self.runtime.iterdir())
         shutil.rmtree(self.runtime, ignore_errors=True)
