@@ -258,6 +258,10 @@ class Scene:
             self._read_flight(record)
         else:
             self._older_record(f"the process is gone ({self._worker.exit_text})")
+            exchange = self._worker.logs.last_exchange()
+            known = {(entry.pg, entry.seq_id) for entry in self._collectives}
+            if exchange is not None and (exchange.pg, exchange.seq_id) not in known:
+                self._collectives = (*self._collectives, exchange)
 
     def _last_lines(self) -> tuple[str, ...]:
         lines = tail(self._worker.files.log, _KEPT_LINES)

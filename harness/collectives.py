@@ -25,6 +25,13 @@ class Collective:
     created_ns: int
     site: str = ""
     """`file:line:function` of the user's call, where the rank has noted it."""
+    root: int = -1
+    """Group rank of the source or destination that the call named, where the rank has noted it."""
+    sent: tuple[int, ...] = ()
+    """Elements that an all-to-all sends to each member, in group order, where the rank has noted
+    them."""
+    received: tuple[int, ...] = ()
+    """Those that it has room for."""
 
     @property
     def done(self) -> bool:

@@ -16,6 +16,7 @@ from harness.diagnosis.waits.record import (
     RankWait,
     Track,
 )
+from harness.diagnosis.waits.terms import Terms, terms_of
 from harness.events import EvidenceTaken
 from harness.incidents import EvidenceRef
 from harness.sightings import Frame
@@ -96,8 +97,14 @@ class _Past:
     whole: bool
 
 
-_parts = attrgetter("record_id", "seq_id", "op", "sizes", "dtypes", "site", "state", "retired")
-_Parts = tuple[int, int, str, tuple[tuple[int, ...], ...], tuple[str, ...], str, str, bool]
+_parts = attrgetter(
+    "record_id", "seq_id", "op", "sizes", "dtypes", "site", "state", "retired",
+    "root", "sent", "received",
+)  # fmt: skip
+_Parts = tuple[
+    int, int, str, tuple[tuple[int, ...], ...], tuple[str, ...], str, str, bool,
+    int, tuple[int, ...], tuple[int, ...],
+]  # fmt: skip
 
 
 # Thousands of ranks do the same, each in groups of its own: what is equal is made once.
@@ -106,10 +113,13 @@ def _past(labels: tuple[str, ...], places: tuple[int, ...], entries: tuple[_Part
     """Of `entries`, oldest first, and the groups that they are in: places in `labels`."""
     growing = [_Track() for _ in labels]
     calls, unfinished = [], []
-    for at, (_, seq, op, sizes, dtypes, site, state, retired) in enumerate(entries):
+    for at, entry in enumerate(entries):
+        _, seq, op, sizes, dtypes, site, state, retired, root, sent, received = entry
         call, track = _call(op, sizes, dtypes), growing[places[at]]
         calls.append(call)
         track.add(seq, call, site)
+        if (agreed := terms_of(root, sent, received)) is not None:
+            track.terms[seq] = agreed
         if not is_done(op, state, retired=retired):
             track.open.append(seq)
             unfinished.append(at)
@@ -249,6 +259,7 @@ class _Track:
         if before is not None and before.sites:
             self.sites = list(before.sites)
         self.open: list[int] = []
+        self.terms: dict[int, Terms] = {} if before is None else dict(before.terms)
 
     def add(self, seq: int, call: Call, site: str) -> None:
         if self.first < 0:
@@ -277,4 +288,5 @@ class _Track:
             enqueued=last,
             completed=min(self.open) - 1 if self.open else last,
             sites=tuple(self.sites) if any(self.sites) else (),
+            terms=self.terms,
         )
