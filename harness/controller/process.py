@@ -4,7 +4,6 @@ journal, serves until the run has ended or its launcher is gone."""
 import argparse
 import asyncio
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from harness.controller.launcher_line import launcher_lines
 from harness.controller.loop import Decider, Loop
 from harness.controller.service import serve
 from harness.controller.strike_file import StrikeFile
-from harness.controller.upkeep import keep_durable, notice_silence
+from harness.controller.upkeep import collect_seldom, keep_durable, notice_silence
 from harness.errors import ExitCode, HarnessError, OutputError, PlatformError
 from harness.journal import FILE_NAME, JournalWriter
 from harness.membership import Strike
@@ -38,10 +37,6 @@ log = logging.getLogger("harness.controller")
 
 _FAREWELL_SECONDS = 2.0
 _STREAMS_SECONDS = 1.0
-_COLLECT_AT = (100_000, 50, 100)
-"""Objects made since the last collection, and collections of the young between those of all: the
-state of a large run is millions of objects that live on, and to go through them again and again
-takes as long as all else together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +69,7 @@ def run_controller(options: Options, decider: Decider, reporter: Reporter) -> in
     ready = _ReadyLine(options.ready_fd)
     try:
         _log_to(options.run_dir / "controller.log")
-        gc.freeze()
-        gc.set_threshold(*_COLLECT_AT)
+        collect_seldom()
         return asyncio.run(_run(options, ready, decider, reporter))
     except HarnessError as error:
         log.error("%s", error.message)
