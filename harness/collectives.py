@@ -35,8 +35,13 @@ class Collective:
 
     @property
     def done(self) -> bool:
-        """Whether it has finished. Gloo knows `retired`, NCCL `completed`."""
-        return self.retired if self.op.startswith("gloo:") else self.state == "completed"
+        """Whether it has finished."""
+        return is_done(self.op, self.state, retired=self.retired)
+
+
+def is_done(op: str, state: str, *, retired: bool) -> bool:
+    """Whether an operation so recorded has finished. Gloo knows `retired`, NCCL `completed`."""
+    return retired if op.startswith("gloo:") else state == "completed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,10 @@ def find(scene: Scene, meetings: Sequence[Meeting]) -> list[Finding]:
 
 
 def _told(meeting: Meeting) -> dict[int, Terms]:
-    noted = {rank: terms_of(entry) for rank, entry in meeting.entries.items()}
+    noted = {
+        rank: terms_of(entry.root, entry.sent, entry.received)
+        for rank, entry in meeting.entries.items()
+    }
     return {rank: terms for rank, terms in noted.items() if terms is not None}
 
 

@@ -23,7 +23,7 @@ class Group:
     ranks: tuple[int, ...] | None = None
 
     def __hash__(self) -> int:
-        return hash((self.name, self.desc))  # thousands of ranks are not hashed again and again
+        return hash(self.name)  # thousands of ranks are not hashed again and again
 
     @property
     def label(self) -> str:

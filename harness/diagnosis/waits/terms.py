@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.collectives import Collective
 from harness.topology import ranks_name
 
 _HABIT = 3
@@ -40,11 +39,11 @@ History = Callable[[int], Sequence[Terms]]
 """Gives what a rank had agreed to in its earlier calls of this kind, in order."""
 
 
-def terms_of(entry: Collective) -> Terms | None:
-    """None where its rank has noted none."""
-    if entry.root < 0 and not entry.sent:
+def terms_of(root: int, sent: tuple[int, ...], received: tuple[int, ...]) -> Terms | None:
+    """Of what a rank has noted of its call; None where it has noted nothing."""
+    if root < 0 and not sent:
         return None
-    return Terms(root=entry.root, sent=entry.sent, received=entry.received)
+    return Terms(root=root, sent=sent, received=received)
 
 
 def disagreement(
