@@ -13,7 +13,6 @@ from harness.checkpoints import attempt_name
 from harness.events import FilesSetAside
 from harness.orders import HoldCheckpoint, SetAside
 
-
 _MOST_WRITTEN = 4
 """Files of a dead rank that are looked at."""
 
