@@ -18,11 +18,14 @@ from harness.state.replicas import (
     changed_at_rest,
     in_step,
     look_all,
+    shifted,
 )
 
 _LEAST_APART = 3
 """Looks at which replicas must never have been alike, or alike on some ranks only."""
 _LEAST_SPLIT = 2
+_LEAST_STRAYED = 3
+"""The same of ranks that came there on different ways: one may only be a step behind."""
 _LEAST_LEARNT = 3
 """Looks in a row, with other values each, that make replicas of what nobody declares."""
 _LEAST_ALIKE = 4
@@ -98,6 +101,11 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
     if split is None or not _alike(split.before, group) or _alike(split.at, group):
         return None
     if not in_step(split.before, split.at, group):
+        track.wavered = True
+        return None
+    if split.strayed and split.looks < _LEAST_STRAYED:
+        return None
+    if split.strayed and shifted(track, group):
         track.wavered = True
         return None
     # Gradients are new at each step: what was wrong with them is seen in one look only. A slice of
