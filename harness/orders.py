@@ -127,6 +127,18 @@ class StopAtStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveAtStep:
+    """Have all local ranks find out in `harness.should_save` that they save at `step`, and go on.
+
+    Agreed to as StopAtStep is; answered by SaveStepTaken. `step` -1 only asks how far they are.
+    """
+
+    attempt: int
+    step: int
+    agreed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopWorkers:
     """Stop all local workers: SIGTERM (after SIGCONT), `grace` seconds, SIGKILL to their sessions.
 
@@ -252,6 +264,7 @@ Order = (
     | CollectEvidence
     | TakeStacks
     | StopAtStep
+    | SaveAtStep
     | StopWorkers
     | SetAside
     | TellDigests
@@ -282,6 +295,14 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveNow:
+    """Save a checkpoint, all ranks at one step, and go on. `request` is any text that names this
+    request."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRun:
     """Stop all workers and start them again, from the newest restore point."""
 
@@ -309,4 +330,4 @@ class ShowStacks:
     show_on: int = -1
 
 
-Command = StopRun | Preempt | RestartRun | Inject | ShowStacks
+Command = StopRun | Preempt | SaveNow | RestartRun | Inject | ShowStacks

@@ -99,6 +99,8 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
     if attempt.surveyed_ns < places.until_ns(known) and not _over(attempt):
         return False  # where in the tensor it is may still be told
     heard_ns = attempt.surveyed_ns - known.at.at_ns
+    if heard_ns < ASK_SECONDS * 1e9 and _strayed(known) and not _over(attempt):
+        return False  # the marks may tell which of the ways was wrong
     if heard_ns < ASK_SECONDS * 1e9 and unfinished(known, attempt.replicas.tracks.values()):
         return False  # another group that one of these is in may tell which it is
     if known.track.single or known.kind in ("axis", "alike"):
@@ -107,6 +109,14 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
         return False
     waited = attempt.surveyed_ns - known.asked_ns
     return known.asked <= known.answered or waited > ASK_SECONDS * 1e9
+
+
+def _strayed(known: Suspicion) -> bool:
+    """Whether those that differ had gone another way right before: no device does that."""
+    split = known.track.split
+    if known.kind != "split" or split is None:
+        return False
+    return bool(split.strayed) and (_difference(known).odd or known.group) == split.strayed
 
 
 def _over(attempt: AttemptState) -> bool:
@@ -168,6 +178,8 @@ def change(
             f" ({', '.join(alone.doubt.tensors)}) than it had left at the end of step"
             f" {alone.doubt.step}, and no other rank did: memory changed by itself",
         )  # fmt: skip
+    if _strayed(known):
+        return _diverged(known, difference)
     if difference.odd and len(difference.odd) == 1 and difference.few:
         reason = _outvoted(known, difference)
         return _corrupted(known, difference, difference.odd, others, "likely", reason)
@@ -263,13 +275,21 @@ def _corrupted(
 def _diverged(known: Suspicion, difference: _Difference) -> Finding:
     ranks = difference.odd or known.group
     many = f"{len(difference.names)} of {difference.total} tensors differ"
+    why = (
+        f"{many}, with {difference.classes} different values on {len(known.group)} ranks: that is"
+        " what a program does, not what a device does"
+    )
+    if _strayed(known):
+        why = (
+            "right before, the ranks had come there with different numbers of calls behind them: a"
+            " step that one of them left out or made twice does this, and no device"
+        )
     how = LEARNT_ONLY if known.track.part.how in LEARNT and not _exact(known) else SOFTWARE
     return _finding(
         "replica_divergence", known, ranks, "likely",
         f"{ranks_name(sorted(ranks))} went apart in {_what(known, difference)} since"
         f" {_when(known)}; equal until then",
-        f"{many}, with {difference.classes} different values on {len(known.group)} ranks: that is"
-        " what a program does, not what a device does", how,
+        why, how,
     )  # fmt: skip
 
 
