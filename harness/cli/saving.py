@@ -14,7 +14,7 @@ from harness.cli.output import note
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, reading_options
 from harness.errors import CheckpointError, NodeFailure
 from harness.orders import SaveNow
-from harness.recovery import NOTHING_SAVES, Saving, saving
+from harness.saving import NOTHING_SAVES, Saving, saving
 from harness.state import RunState
 
 if TYPE_CHECKING:
