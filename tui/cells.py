@@ -1,7 +1,6 @@
 """The one state that each rank's cell shows, and its glyph. Pure."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from harness.incidents import Incident
@@ -109,28 +108,28 @@ def cells_of(state: RunState, attempt: AttemptState, now_ns: int) -> tuple[Cell,
     """The cells of all ranks of `attempt`, in rank order."""
     judge = _RankJudge(state, attempt, _incident_of(state, attempt), now_ns)
     well, alive = not judge.blamed, judge.alive
+    phases = {rank.phase for rank in attempt.ranks.values()}
+    cleaned = {phase: clean(phase) for phase in phases}
+    made = tuple.__new__  # half of what the class's own way costs, once per rank and refresh
     return tuple(
         [
-            Cell(
-                rank.rank,
-                # Nearly all, nearly always, are of the first kind.
-                alive(rank) if well and rank.status == "running" else judge.judge(rank),
-                rank.step,
-                rank.loss,
-                rank.loss_finite,
-                _phase(rank.phase),
-                rank.node_rank,
-                rank.local_rank,
+            made(
+                Cell,
+                (
+                    rank.rank,
+                    # Nearly all, nearly always, are of the first kind.
+                    alive(rank) if well and rank.status == "running" else judge.judge(rank),
+                    rank.step,
+                    rank.loss,
+                    rank.loss_finite,
+                    cleaned[rank.phase],
+                    rank.node_rank,
+                    rank.local_rank,
+                ),
             )
             for rank in attempt.ranks.values()
         ]
     )
-
-
-@lru_cache(maxsize=64)
-def _phase(phase: str) -> str:
-    """Cleaned; there are few phases and many ranks."""
-    return clean(phase)
 
 
 def _incident_of(state: RunState, attempt: AttemptState) -> Incident | None:

@@ -62,9 +62,13 @@ def mesh_line(mesh: Mesh, y: int) -> Line:
         if y == 0:
             return _head_line(grid)
         y -= 1
-    groups = tuple([tuple([mesh.worst(slot) for slot in group]) for group in grid.rows[y]])
-    row, column = grid.place(mesh.cursor)
-    marked = column if row == y else -1
+    slots, cells, row = grid.slots, mesh.view.cells, grid.rows[y]
+    if mesh.hidden or grid.zoom == "groups":
+        groups = tuple([tuple([mesh.worst(slot) for slot in group]) for group in row])
+    else:
+        groups = tuple([tuple([(cells[slots[at][0]].state, 0) for at in group]) for group in row])
+    at, column = grid.place(mesh.cursor)
+    marked = column if at == y else -1
     label = f"{grid.labels[y]:>{grid.label_width}}  "
     return _row_line(label, groups, marked, grid.width == 1, mesh.ascii_only)
 
