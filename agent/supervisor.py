@@ -85,7 +85,9 @@ class Agent:
         self._readings = Readings(
             lambda: [worker for worker in self._workers.values() if worker.alive], link.report
         )
-        self._memory = NodeMemory(job, link.report, self._console.notice, self._in_background)
+        self._memory = NodeMemory(
+            job, link.report, self._console.notice, self._in_background, self._runtime_dir
+        )
         self._zygotes = ZygoteKeeper(
             job,
             self._environ,
@@ -415,10 +417,7 @@ class Agent:
     # --- what workers do -----------------------------------------------------------------------
 
     def _on_fact(self, worker: Worker, fact: dict[str, Any]) -> None:
-        if fact.get("type") == "MemoryStaged":
-            self._memory.staged()
-            return
-        if self._faults.heard(worker, fact):
+        if self._memory.heard(worker, fact) or self._faults.heard(worker, fact):
             return
         try:
             event = facts.event_of(worker, fact, self._node_rank)

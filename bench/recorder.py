@@ -2,13 +2,15 @@
 and off in one run.
 
 `python bench/recorder.py [--rounds N] [--calls N] [--write]`: two Gloo ranks on this machine. Both
-switch the hooks on and off between blocks of calls, in the order on, off, off, on, so that drift
-hits both alike; the figure is the median of the paired differences. A second part times the hook
+switch the hooks between blocks of calls, in the order on, empty, off, off, empty, on, so that drift
+hits all alike; the figure is the median of the paired differences. Empty hooks are Python functions
+that only pass the call on: no recorder written in Python costs less. A second part times the hook
 alone, on a group of one rank that has nobody to wait for. `--write` puts the table into
 bench/results/recorder.md.
 """
 
 import argparse
+import functools
 import json
 import mmap
 import os
@@ -89,6 +91,7 @@ def be_rank(rank: int, port: int, rounds: int, calls: int, only: str) -> None:
     marks.watch_backward(torch.autograd, lambda: marker)
     marks.watch_forward(torch.nn.parallel.distributed, "DistributedDataParallel", lambda: marker)
     on = Methods()
+    empty = off.wrapped()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     recorder.made(dist.group.WORLD, 1, [0, 1])
     alone = dist.new_group([rank], use_local_synchronization=True)
@@ -100,7 +103,7 @@ def be_rank(rank: int, port: int, rounds: int, calls: int, only: str) -> None:
         if only not in name:
             continue
         count = calls if "64 B" in name else max(1, calls // 10)
-        figures[name] = paired(call, operations, rounds, count, on, off, dist.barrier)
+        figures[name] = paired(call, operations, rounds, count, (on, empty, off), dist.barrier)
     figures["hook alone"] = hook_alone(recorder)
     figures["mark"] = mark_alone(marker)
     figures["heartbeat"] = timed(recorder.operations, 2000)
@@ -194,45 +197,55 @@ class Methods:
         for cls, name, method in self._kept:
             setattr(cls, name, method)
 
+    def wrapped(self) -> "Methods":
+        """The same in hooks that do nothing."""
+        made = Methods()
+        made._kept = [(owner, name, passed_on(method)) for owner, name, method in self._kept]
+        return made
+
+
+def passed_on(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def hook(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return hook
+
 
 def paired(
     call: Callable[[], object],
     operations: int,
     rounds: int,
     calls: int,
-    on: Methods,
-    off: Methods,
+    states: tuple[Methods, Methods, Methods],
     barrier: Callable[[], object],
 ) -> dict[str, float]:
-    """Microseconds per operation: wall and CPU time off, and the medians of (on - off)."""
+    """Microseconds per operation: wall time off, and the medians of (on - off) and (empty - off).
+    `states` are on, empty, off."""
     for _ in range(calls):
         call()
-    base, extra, extra_cpu = [], [], []
+    per = 1e6 / (calls * operations)
+    off: list[float] = []
+    extra: list[tuple[float, ...]] = []  # wall and CPU, on; the same, empty
     for _ in range(rounds):
-        seen: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-        for hooked in (True, False, False, True):
-            (on if hooked else off).put()
+        sums = [[0.0, 0.0] for _ in states]
+        for at in (0, 1, 2, 2, 1, 0):
+            states[at].put()
             barrier()
             wall, cpu = time.perf_counter(), time.thread_time()
             for _ in range(calls):
                 call()
-            per = 1e6 / (calls * operations)
-            seen[hooked].append(
-                ((time.perf_counter() - wall) * per, (time.thread_time() - cpu) * per)
-            )
-        means = {
-            hooked: [statistics.fmean(column) for column in zip(*pairs, strict=True)]
-            for hooked, pairs in seen.items()
-        }
-        base.append(means[False][0])
-        extra.append(means[True][0] - means[False][0])
-        extra_cpu.append(means[True][1] - means[False][1])
-    on.put()
-    return {
-        "off": statistics.median(base),
-        "extra": statistics.median(extra),
-        "extra_cpu": statistics.median(extra_cpu),
-    }
+            sums[at][0] += (time.perf_counter() - wall) * per / 2
+            sums[at][1] += (time.thread_time() - cpu) * per / 2
+        *hooked, base = sums
+        off.append(base[0])
+        extra.append(
+            tuple(value - plain for pair in hooked for value, plain in zip(pair, base, strict=True))
+        )
+    states[0].put()
+    names = ("extra", "extra_cpu", "empty", "empty_cpu")
+    medians = map(statistics.median, zip(*extra, strict=True))
+    return {"off": statistics.median(off), **dict(zip(names, medians, strict=True))}
 
 
 def hook_alone(recorder: Any) -> dict[str, float]:
@@ -308,17 +321,21 @@ def table(figures: dict[str, Any], rounds: int, calls: int) -> str:
         f"`python bench/recorder.py --rounds {rounds} --calls {calls}`: Python "
         f"{platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores, two Gloo "
         "ranks on one machine,",
-        "hooks on and off in turns within one run. Times are microseconds per operation; extra is "
-        "the median of",
-        "the paired differences on - off of rank 0.",
+        "hooks on, empty and off in turns within one run. Times are microseconds per operation; "
+        "extra is the median",
+        "of the paired differences to off of rank 0, wall and CPU of the calling thread. An empty "
+        "hook only passes",
+        "the call on: no recorder in Python costs less.",
         "",
-        "| operation | off, wall | extra, wall | extra, CPU of the calling thread | extra / off |",
-        "|---|---|---|---|---|",
+        "| operation | off, wall | extra, wall | extra, CPU | CPU / off | empty hooks, wall | CPU "
+        "| CPU / off |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, case in figures.items():
         lines.append(
             f"| {name} | {case['off']:.1f} | {case['extra']:+.2f} | {case['extra_cpu']:+.2f} "
-            f"| {100 * case['extra'] / case['off']:+.1f} % |"
+            f"| {100 * case['extra_cpu'] / case['off']:+.1f} % | {case['empty']:+.2f} "
+            f"| {case['empty_cpu']:+.2f} | {100 * case['empty_cpu'] / case['off']:+.1f} % |"
         )
     extra = alone["hooked"] - alone["bare"]
     lines += [

@@ -248,8 +248,8 @@ class CheckpointSaved:
 class CheckpointFile:
     """What a script does with a checkpoint file of its own, without a word to Harness.
 
-    `what`: opened (for writing), saved, save_failed, loaded, load_failed. `step` is what the
-    checkpoint itself says; `bytes` the size of the file then.
+    `what`: opened (for writing), saving (by torch.save), saved, save_failed, loaded, load_failed.
+    `step` is what the checkpoint itself says; `bytes` the size of the file then.
     """
 
     rank: int

@@ -34,6 +34,20 @@ class Reread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """Another node of the attempt: `size` ranks from `first_rank` on, whose agent is reached by
+    other agents at `address`."""
+
+    first_rank: int
+    size: int
+    address: str
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first_rank, self.first_rank + self.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers:
     """Start the local ranks `first_rank .. first_rank + local_world_size - 1` of `attempt`."""
 
@@ -58,6 +72,8 @@ class StartWorkers:
     """Steps, from the first one of the attempt, at which ranks look at all their numbers: they may
     tell which of two was wrong in an earlier attempt."""
     reread: Reread | None = None
+    neighbours: tuple[Neighbour, ...] = ()
+    """Whose ranks compute micro-batches of this node's ranks again, as far as its agent knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

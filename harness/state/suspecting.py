@@ -11,6 +11,7 @@ from harness.state.replicas import (
     COLUMNS,
     LEARNT,
     LEFT,
+    UNNAMED,
     Look,
     Replicas,
     Suspicion,
@@ -18,11 +19,14 @@ from harness.state.replicas import (
     changed_at_rest,
     in_step,
     look_all,
+    shifted,
 )
 
 _LEAST_APART = 3
 """Looks at which replicas must never have been alike, or alike on some ranks only."""
 _LEAST_SPLIT = 2
+_LEAST_STRAYED = 3
+"""The same of ranks that came there on different ways: one may only be a step behind."""
 _LEAST_LEARNT = 3
 """Looks in a row, with other values each, that make replicas of what nobody declares."""
 _LEAST_ALIKE = 4
@@ -100,6 +104,11 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
     if not in_step(split.before, split.at, group):
         track.wavered = True
         return None
+    if split.strayed and split.looks < _LEAST_STRAYED:
+        return None
+    if split.strayed and shifted(track, group):
+        track.wavered = True
+        return None
     # Gradients are new at each step: what was wrong with them is seen in one look only. A slice of
     # the state is looked at seldom, and a step may write over what memory has changed by itself.
     seldom = track.part.site in ("gradients", "optimizer state")
@@ -113,7 +122,10 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
 
 
 def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
-    """What the program itself sums over a group, it means to have in common there."""
+    """What the program itself sums over a group, it means to have in common there. Not so what is
+    itself summed: it differs from step to step until it is averaged."""
+    if "averaged" in track.marks or not _same_tensor(replicas, track):
+        return None
     for group in set(track.groups.values()):
         if not group <= look_all(look):
             continue
@@ -138,6 +150,21 @@ def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
         if sure and (found := _apart(track, look, group)) is not None:
             return found
     return None
+
+
+def _same_tensor(replicas: Replicas, track: Track) -> bool:
+    """Whether what goes by this name is one tensor on all ranks. Parameters without a name are
+    counted by their optimizer, and each rank may step some of its own (ZeRO by hand): then sums of
+    their gradients are of different tensors, and never alike."""
+    part = track.part
+    owner = part.name.rpartition(" of ")[2]
+    if part.site == "variables" or not owner.startswith(UNNAMED):
+        return True
+    return any(
+        other.equal
+        for other in replicas.tracks.values()
+        if (other.part.site, other.part.name, other.part.clock) == ("gradients", owner, part.clock)
+    )
 
 
 def _stepped_alike(replicas: Replicas, track: Track, group: frozenset[int]) -> bool:

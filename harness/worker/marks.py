@@ -4,7 +4,8 @@ A mark takes a walk over a few frames, a look at some variables, one question to
 record: microseconds in a loop, up to 0.2 ms in a training step, whose tensors have driven all that
 out of the caches. So in a program of short steps only every second, fourth, ... count is recorded,
 by ranks on their own: the counts of a rank that records fewer are among those of one that records
-more. The hooks never raise, are silent in forked children and add no collective.
+more. Its forwards are left out as soon as backward passes are marked. The hooks never raise, are
+silent in forked children and add no collective.
 """
 
 import functools
@@ -58,6 +59,11 @@ class Marker:
         """Bits that are 0 in the counts that are recorded: one less than a power of two."""
         self._recorded = 0
         self._since = monotonic()
+        self._backward = False
+        """There are backward passes."""
+        self._no_forwards = False
+        """Forwards are no longer marked: of short steps the backward passes tell enough. For good,
+        because their counts would be too low afterwards."""
         self.busy = False
         """Inside a backward pass or a wrapped forward, whose inner ones do not count."""
 
@@ -72,6 +78,8 @@ class Marker:
         function costs ten times what it does in a loop.
         """
         self.total += 1
+        if self._no_forwards and kind == marklog.FORWARD:
+            return
         try:
             chain: list[FrameType] = []  # those outside torch and Python, innermost first
             known: list[int] = [kind]
@@ -84,7 +92,7 @@ class Marker:
                 if key not in framework and (key in users or not self._sites.is_framework(code)):
                     chain.append(frame)
                     known.append(key ^ frame.f_lasti << 48)
-                    if len(chain) == _CHAIN:
+                    if len(chain) == _CHAIN or code.co_name == "<module>":
                         break
                 frame = frame.f_back
             place = self._places.get(tuple(known))
@@ -106,6 +114,7 @@ class Marker:
         counters, name, value = place.rhythm.look(chain, place.count)
         where = (place.line, self._sites.text(name) if name else 0, value)
         self._log.put(kind, place.key, place.count, where, counters, groups)
+        self._backward = self._backward or kind == marklog.BACKWARD
         self._recorded += 1
         if self._recorded % _WINDOW == 0:
             self._keep_pace(monotonic())
@@ -115,6 +124,7 @@ class Marker:
         pause, self._since = (now - self._since) / _WINDOW, now
         if pause < _RECORD_SECONDS and self._skipped < _MOST_SKIPPED:
             self._skipped = self._skipped << 1 | 1
+            self._no_forwards = self._no_forwards or self._backward
         elif pause > 4 * _RECORD_SECONDS:
             self._skipped >>= 1
 

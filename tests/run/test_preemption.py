@@ -45,9 +45,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
 
     yield start
     for run in started:
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.wait(60)
+        run.close()
 
 
 def test_all_ranks_save_at_one_step(launch: Callable[..., Launched]) -> None:
@@ -77,7 +75,7 @@ def test_it_can_be_asked_for_from_the_command_line(launch: Callable[..., Launche
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
     assert (done.returncode, done.stderr) == (0, "the run is preempted\n")
     code, lines = run.end()

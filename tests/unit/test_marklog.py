@@ -79,27 +79,58 @@ class Group:
         return self.seq
 
 
+class Program:
+    """Makes marks at moments of its own, and reads what was recorded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        memory = mmap.mmap(-1, layout.BYTES)
+        self.now = 100.0
+        monkeypatch.setattr(marks, "monotonic", lambda: self.now)
+        recorder = p2p.make(memory, layout.GROUPS_AT, layout.P2P_AT)
+        lines = sites.SiteWriter(memory, layout.SITES_AT)
+        self.marker = marks.Marker(marklog.MarkWriter(memory, layout.MARKS_AT), lines, recorder)
+        self.reader = marklog.MarkReader(memory, layout.MARKS_AT)
+        self.group = Group()
+        recorder.made(self.group, 1, [0, 1])
+
+    def go(self, kinds: tuple[int, ...], *parts: tuple[float, int]) -> list[dict[int, list[int]]]:
+        """Parts of (seconds a step, steps), with a collective and marks of `kinds` at each step:
+        the counts that each part recorded, by kind."""
+        told = []
+        for seconds, steps in parts:
+            for _ in range(steps):
+                self.group.seq += 1
+                self.now += seconds
+                for kind in kinds:
+                    self.marker.mark(kind, sys._getframe(0))
+            made = self.reader.new()
+            assert all(mark.groups == ((1, mark.count),) for mark in made)
+            told.append({k: [mark.count for mark in made if mark.kind == k] for k in kinds})
+        return told
+
+
 def test_a_program_of_short_steps_has_every_second_count_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    memory, now = mmap.mmap(-1, layout.BYTES), [100.0]
-    monkeypatch.setattr(marks, "monotonic", lambda: now[0])
-    recorder = p2p.make(memory, layout.GROUPS_AT, layout.P2P_AT)
-    lines = sites.SiteWriter(memory, layout.SITES_AT)
-    marker = marks.Marker(marklog.MarkWriter(memory, layout.MARKS_AT), lines, recorder)
-    reader = marklog.MarkReader(memory, layout.MARKS_AT)
-    group = Group()
-    recorder.made(group, 1, [0, 1])
-
-    told = []
-    for seconds, steps in ((0.01, 66), (0.01, 334), (1.0, 200)):
-        for _ in range(steps):
-            group.seq += 1
-            now[0] += seconds
-            marker.mark(marklog.STEP, sys._getframe(0))
-        made = reader.new()
-        assert all(mark.groups == ((1, mark.count),) for mark in made)
-        told.append([mark.count for mark in made])
+    parts = (0.01, 66), (0.01, 334), (1.0, 200)
+    told = [part[marklog.STEP] for part in Program(monkeypatch).go((marklog.STEP,), *parts)]
     assert told[0] == [*range(1, 65), 66]
     assert told[1] == list(range(68, 401, 2))
     assert told[2][-50:] == list(range(551, 601))  # the steps are long again
+
+
+def test_forwards_of_short_steps_are_left_out_where_there_are_backward_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forward, backward = both = marklog.FORWARD, marklog.BACKWARD
+    program = Program(monkeypatch)
+    first, then, longer = program.go(both, (0.01, 32), (0.01, 32), (1.0, 200))
+    assert first == {kind: list(range(1, 33)) for kind in both}
+    assert not then[forward]
+    assert then[backward] == list(range(34, 65, 2))
+    assert not longer[forward]  # their counts would not be those of other ranks
+    assert longer[backward][-50:] == list(range(215, 265))
+    assert program.marker.total == 2 * 264
+
+    alone = Program(monkeypatch).go((forward,), (0.01, 66), (0.01, 100))
+    assert [part[forward][-1] for part in alone] == [66, 166]
