@@ -10,6 +10,7 @@ from typing import NamedTuple
 from harness.events import AttemptStarted, FaultInjected, IncidentOpened, Record
 from harness.goodput import ettr
 from harness.state import RunState
+from harness.tui.view import run_loss
 
 MOST_SAMPLES = 480
 _FIRST_SPACING_NS = 250_000_000
@@ -122,23 +123,15 @@ class History:
 def _sample(state: RunState, at_ns: int) -> Sample:
     attempt = state.attempt
     assert attempt is not None
-    step, tokens, first = -1, 0, None
-    for rank in attempt.ranks.values():
-        if rank.tokens > tokens:
-            tokens = rank.tokens
-        if rank.step > step:
-            step = rank.step
-        if rank.loss is not None and (first is None or rank.step > first.step):
-            first = rank
     held = (
         grown.points[-1].memory_bytes for grown in attempt.growth.ranks.values() if grown.points
     )
     return Sample(
         at_ns=at_ns,
         attempt=attempt.index,
-        step=max(0, step),
-        loss=None if first is None else first.loss,
-        tokens=tokens,
+        step=attempt.step,
+        loss=run_loss(state),
+        tokens=max([rank.tokens for rank in attempt.ranks.values()], default=0),
         memory=max(held, default=0),
         ettr=ettr(state, at_ns),
     )
