@@ -132,7 +132,7 @@ def _tell(
             path=path,
             step=step,
             bytes=size,
-            older=_older(path, guest.rank) if "load" in what else "",
+            older=_older(path, guest.assignment.rank) if "load" in what else "",
             seconds=round(seconds, 6),
             error=exceptions.shorten(text, _MESSAGE_LIMIT),
         )
