@@ -4,6 +4,7 @@ debugger."""
 import contextlib
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +30,11 @@ class Reading:
     turns: Turns
 
 
-def read(pid: int, log: Path) -> Reading:
-    """What /proc and the log file say now; zeros for what may not be read."""
+def read(pid: int, log: Path, below: Iterable[int] = ()) -> Reading:
+    """What /proc and the log file say now of `pid` and of the processes `below` it, as far as they
+    are alive; zeros for what may not be read."""
     stat = processes.read_stat(pid)
-    children = processes.descendants(pid)
+    children = [child for at in below if (child := processes.read_stat(at)) is not None]
     log_bytes, log_at = _size_and_time(log)
     return Reading(
         at=time.monotonic(),

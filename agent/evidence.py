@@ -81,11 +81,11 @@ class Scene:
             first = self._look(facts)
             await asyncio.gather(self._stack(), self._flight(facts), self._look_at_children())
             first = self._with_record(first)
-            before = activity.read(worker.pid, worker.files.log) if self._order.apart else None
+            before = self._activity() if self._order.apart > 0 else None
             wires = await self._connections.read(worker.rank) if before is not None else None
             await self._wait_apart(first, before)
             if before is not None and worker.alive:
-                work = activity.between(before, activity.read(worker.pid, worker.files.log))
+                work = activity.between(before, self._activity())
                 now = await self._connections.read(worker.rank)
                 if wires is not None and now is not None:
                     traffic = self._connections.between(wires, now, work.seconds)
@@ -125,6 +125,11 @@ class Scene:
         )
 
     # --- two looks -----------------------------------------------------------------------------
+
+    def _activity(self) -> activity.Reading:
+        pid = self._worker.pid
+        below = [child.pid for child in self._taker.below(pid)]
+        return activity.read(pid, self._worker.files.log, below)
 
     def _look(self, facts: ProcessFacts) -> Look:
         reading = self._worker.page.read()
@@ -253,6 +258,10 @@ class Scene:
             self._read_flight(record)
         else:
             self._older_record(f"the process is gone ({self._worker.exit_text})")
+            exchange = self._worker.logs.last_exchange()
+            known = {(entry.pg, entry.seq_id) for entry in self._collectives}
+            if exchange is not None and (exchange.pg, exchange.seq_id) not in known:
+                self._collectives = (*self._collectives, exchange)
 
     def _last_lines(self) -> tuple[str, ...]:
         lines = tail(self._worker.files.log, _KEPT_LINES)

@@ -42,8 +42,10 @@ async def watch(workers: Callable[[], Collection[Worker]], node_rank: int, repor
         if comparison is not None and present:
             most = comparison.look(present)
             for news in comparison.news(time.monotonic()):
-                named = isinstance(news, e.MarksDiffer) and not news.steps
-                report(comparison.attempt, await _with_op(news, present) if named else news)
+                told: e.Event = news
+                if isinstance(news, e.MarksDiffer) and not news.steps:
+                    told = await _with_op(news, present)
+                report(comparison.attempt, told)
         # Two marks of a rank since the last look are too many: the next one could be in time.
         pause = pause / 2 if most > 1 else pause if most else pause * 1.2
         pause = min(max(pause, SHORTEST_SECONDS), LONGEST_SECONDS)

@@ -5,10 +5,10 @@ Reading vitals takes a tenth of a millisecond a rank; a report goes out only whe
 
 import asyncio
 import os
+import resource
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from harness import events as e
 from harness.agent import arrivals, listening, vitals
@@ -119,15 +119,17 @@ class Readings:
 def read_vitals(rank: int, pid: int) -> Vitals | None:
     """None when the process is gone or not ours to look into."""
     try:
-        fds = len(os.listdir(f"/proc/{pid}/fd"))
-        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-        limits = Path(f"/proc/{pid}/limits").read_text()
+        folder = f"/proc/{pid}/fd"
+        fds = os.stat(folder).st_size or len(os.listdir(folder))  # the first since Linux 6.2
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
+            _, resident, shared, *_ = file.read().split()
+        limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     except (OSError, ValueError):
         return None
     return Vitals(
         rank=rank,
         fds=fds,
-        fd_limit=_soft_limit(limits),
+        fd_limit=max(limit, 0),
         memory_bytes=(int(resident) - int(shared)) * _PAGE,
     )
 
@@ -137,15 +139,6 @@ def _with_progress(worker: Worker, seen: Vitals | None) -> Vitals | None:
     if seen is None or pulse is None:
         return seen
     return replace(seen, step=pulse.step, collectives=pulse.collectives)
-
-
-def _soft_limit(limits: str) -> int:
-    """Of open files, in the text of /proc/PID/limits; 0 when there is none."""
-    for line in limits.splitlines():
-        if line.startswith("Max open files"):
-            soft = line[len("Max open files") :].split()[0]
-            return int(soft) if soft.isdigit() else 0
-    return 0
 
 
 def _is_news(said: Vitals | None, seen: Vitals) -> bool:

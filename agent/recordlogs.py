@@ -53,7 +53,21 @@ class RecordLogs:
         if not calls:
             return entries
         names = {number: group.pg for number, group in self._groups.read().items()}
-        return tuple(_with_site(entry, calls, names) for entry in entries)
+        return tuple(_with_call(entry, calls, names) for entry in entries)
+
+    def last_exchange(self) -> Collective | None:
+        """The all-to-all that it has called last, for where no flight record tells."""
+        calls, groups = self.sites.calls(), self._groups.read()
+        last = calls[-1] if calls else None
+        if last is None or last.parts is None or last.group not in groups:
+            return None
+        group = groups[last.group]
+        return Collective(
+            record_id=0, pg=group.pg, pg_desc=group.pg_desc, seq_id=last.parts.seq + 1,
+            op="all_to_all", sizes=(), dtypes=(), state="scheduled", retired=False,
+            created_ns=last.begun_ns, site=last.site, sent=last.parts.sent,
+            received=last.parts.received,
+        )  # fmt: skip
 
     def newest_operation(self) -> tuple[int, bytes]:
         """Changes whenever an operation has begun or ended."""
@@ -68,7 +82,7 @@ class RecordLogs:
         return tuple(sorted(kept[-MOST_GROUPS:] + last, key=lambda group: group.begun_ns))
 
 
-def _with_site(entry: Collective, calls: Sequence[Call], names: Mapping[int, str]) -> Collective:
+def _with_call(entry: Collective, calls: Sequence[Call], names: Mapping[int, str]) -> Collective:
     """An entry is made within the call that it belongs to."""
     if entry.created_ns < calls[0].begun_ns:
         return entry
@@ -78,5 +92,8 @@ def _with_site(entry: Collective, calls: Sequence[Call], names: Mapping[int, str
         if call.ended_ns and call.ended_ns < entry.created_ns:
             break
         if names.get(call.group, entry.pg) == entry.pg:
-            return replace(entry, site=call.site)
+            told = replace(entry, site=call.site, root=call.root)
+            if call.parts is None:
+                return told
+            return replace(told, sent=call.parts.sent, received=call.parts.received)
     return entry

@@ -16,6 +16,7 @@ _YOUNG_SECONDS = 60.0
 LONGEST_SECONDS = 60.0
 COST_FACTOR = 200.0
 _PATIENCE_SECONDS = 2.0
+_BEATING_NS = 1_500_000_000
 _BASE_COST = 1e-3
 _BYTE_COST = 5e-8
 """Seconds of CPU to make, send and read a record, and for each of its bytes: about twice what was
@@ -25,10 +26,18 @@ measured, 32 ms for the 0.95 MB of 2,000 entries."""
 async def keep(worker: Worker) -> None:
     """Keep `worker.snapshot` fresh until the worker has ended."""
     pause, started = SHORTEST_SECONDS, time.monotonic()
+    made = before = -1
     while worker.alive:
         await asyncio.wait({worker.ended}, timeout=pause)
         stat = processes.read_stat(worker.pid) if worker.alive else None
         if stat is None or stat.state in stacks.FROZEN:
+            continue
+        reading = worker.page.read()
+        earlier, before, made = before, made, reading.collectives
+        # What has begun since the last record is news, and once more that it has ended. Where the
+        # heart does not beat the number may be an old one.
+        beats = time.monotonic_ns() - reading.heartbeat_ns < _BEATING_NS
+        if worker.snapshot is not None and beats and earlier == before == made:
             continue
         began = time.monotonic()
         try:
@@ -36,7 +45,8 @@ async def keep(worker: Worker) -> None:
         except flight.Unanswered:
             continue
         worker.snapshot = Snapshot(at=began, data=flight.newest_entries(data))
-        worker.arrivals.note(data)
+        fresh = made - before if before >= 0 else made
+        worker.arrivals.note(flight.newest_entries(data, max(fresh, 0) + flight.MOST_ENTRIES))
         # What passed on the clock is no less than what it cost the rank and us, and on a busy
         # machine much more.
         cost = min(time.monotonic() - began, _BASE_COST + _BYTE_COST * len(data))

@@ -32,6 +32,8 @@ _MOST_CHILDREN = 16
 _SIDE_BY_SIDE = 8
 _LOOK_SECONDS = 0.01
 _SIGNAL_SECONDS = 1.0
+_FAMILY_SECONDS = 0.1
+"""For so long who descends from whom is believed: all ranks are looked at side by side."""
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -69,7 +71,8 @@ class Taker:
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
         self._slots = asyncio.Semaphore(_SIDE_BY_SIDE)
-        self._family: processes.Family | None = None
+        self._family: processes.Family = {}
+        self._family_at = -_FAMILY_SECONDS
 
     def left(self, at_most: float) -> float:
         """Seconds that one step may take."""
@@ -89,11 +92,16 @@ class Taker:
                 return stack
         return Stack(missing="; ".join(problems))
 
+    def below(self, pid: int) -> list[processes.Stat]:
+        """All processes below `pid`, as they are now or were a moment ago."""
+        now = time.monotonic()
+        if now - self._family_at > _FAMILY_SECONDS:  # one look at /proc for all ranks
+            self._family, self._family_at = processes.family(), now
+        return processes.descendants(pid, self._family)
+
     async def children(self, pid: int) -> tuple[ChildTaken, ...]:
         """The Python processes below `pid`, with their stacks."""
-        if self._family is None:
-            self._family = processes.family()  # one look at /proc for all ranks
-        below = processes.descendants(pid, self._family)
+        below = self.below(pid)
         pythons = [stat.pid for stat in below if stat.state != "Z" and is_python(stat.pid)]
         return tuple(
             await asyncio.gather(*(self._child(child) for child in pythons[:_MOST_CHILDREN]))

@@ -95,9 +95,10 @@ class Agent:
 
     async def _hear(self) -> None:
         async for ack in self.call:
-            at = self.sent.pop(ack.seq, None)
+            at = self.sent.get(ack.seq)
             if at is not None:
                 self.told.latencies.append(time.monotonic() - at)
+            self.sent = {seq: at for seq, at in self.sent.items() if seq > ack.seq}
 
     async def _report(self) -> None:
         """Pulses and arrivals; a heartbeat in between, where the pause is longer than its own."""

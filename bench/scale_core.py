@@ -19,6 +19,7 @@ from tui_world import PER_NODE
 from harness import codec, recovery
 from harness import events as e
 from harness import orders as o
+from harness.controller.upkeep import collect_seldom
 from harness.diagnosis.hang import judge_look
 from harness.incidents import Verdict
 from harness.policy import Policy
@@ -134,6 +135,7 @@ def main() -> int:
     parser.add_argument("--agents", default="8,64,512,2048")
     parser.add_argument("--no-results", action="store_true", help="print only")
     options = parser.parse_args()
+    collect_seldom()
     rows, good, first = [], True, []
     for agents in map(int, options.agents.split(",")):
         times, right = measure(agents)

@@ -25,11 +25,23 @@ class Collective:
     created_ns: int
     site: str = ""
     """`file:line:function` of the user's call, where the rank has noted it."""
+    root: int = -1
+    """Group rank of the source or destination that the call named, where the rank has noted it."""
+    sent: tuple[int, ...] = ()
+    """Elements that an all-to-all sends to each member, in group order, where the rank has noted
+    them."""
+    received: tuple[int, ...] = ()
+    """Those that it has room for."""
 
     @property
     def done(self) -> bool:
-        """Whether it has finished. Gloo knows `retired`, NCCL `completed`."""
-        return self.retired if self.op.startswith("gloo:") else self.state == "completed"
+        """Whether it has finished."""
+        return is_done(self.op, self.state, retired=self.retired)
+
+
+def is_done(op: str, state: str, *, retired: bool) -> bool:
+    """Whether an operation so recorded has finished. Gloo knows `retired`, NCCL `completed`."""
+    return retired if op.startswith("gloo:") else state == "completed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

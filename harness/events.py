@@ -8,6 +8,8 @@ default, so that old journals stay readable.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness.agreements import SaveStepTaken as SaveStepTaken
+from harness.agreements import StopStepTaken as StopStepTaken
 from harness.devices import GpuFailed as GpuFailed
 from harness.devices import GpusRead as GpusRead
 from harness.faults import Fault
@@ -296,21 +298,6 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopStepTaken:
-    """The node's ranks have been told that they may have to stop at `step`.
-
-    `furthest` is the last step at which one of them asked whether to stop; `missed`: one had asked
-    at `step` or a later one before it was told.
-    """
-
-    node_rank: int
-    attempt: int
-    step: int
-    furthest: int
-    missed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FactsLost:
     """The worker had more to say than its link could carry."""
 
@@ -445,6 +432,7 @@ Event = (
     | CheckpointFailed
     | CheckpointFlaw
     | StopStepTaken
+    | SaveStepTaken
     | MemoryServed
     | MemoryHeld
     | MemoryKept

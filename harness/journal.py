@@ -9,7 +9,7 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -86,15 +86,23 @@ class JournalWriter:
 
     def append_line(self, line: bytes) -> int:
         """Write a record already encoded, without line end; its index."""
-        if b"\n" in line:
-            raise JournalError("a record must be one line")
-        index = self.count
-        if index % _MARK_EVERY == 0:
-            self._marks.append(self._size)
-        self._write(line + b"\n")
-        self.count = index + 1
+        self.append_lines([line])
+        return self.count - 1
+
+    def append_lines(self, lines: Sequence[bytes]) -> None:
+        """Write records already encoded, in one go."""
+        size = self._size
+        marks = []
+        for index, line in enumerate(lines, self.count):
+            if b"\n" in line:
+                raise JournalError("a record must be one line")
+            if index % _MARK_EVERY == 0:
+                marks.append(size)
+            size += len(line) + 1
+        self._write(b"\n".join([*lines, b""]))
+        self._marks += marks
+        self.count += len(lines)
         self._dirty = True
-        return index
 
     def sync(self) -> None:
         """Make everything appended so far survive the loss of the machine. May take long; safe to

@@ -46,7 +46,7 @@ DECISIONS = (
 
 _MOST_DECISIONS = 100_000
 _SHORTEST_WAKE = 0.005
-_REST_FACTOR, _LONGEST_REST = 4.0, 0.1
+_REST_FACTOR, _LONGEST_REST = 20.0, 0.1
 """After a plan, others follow no sooner than this many times what it took: what thousands of agents
 say in that time is planned for at once. In a small run a plan takes less than a record."""
 
@@ -135,13 +135,20 @@ class Loop:
         A line that is no record of this agent is logged and left out.
         """
         agent.silence = 0.0
-        records = [(line, record) for line in lines if (record := self._checked(agent, line))]
+        fresh: list[bytes] = []
+        records: list[e.Record] = []
+        last_seq = agent.last_seq
+        for line in lines:
+            record = self._checked(agent, line)
+            if record is not None and record.stamp.seq > last_seq:
+                last_seq = record.stamp.seq
+                fresh.append(line)
+                records.append(record)
         if records:
             with self._step(at_once=False):
-                for line, record in records:
-                    if record.stamp.seq > agent.last_seq:
-                        self.writer.append_line(line)
-                        self._take_in(record)
+                self.writer.append_lines(fresh)
+                for record in records:
+                    self._take_in(record)
         return agent.last_seq
 
     def lose(self, node_rank: int, why: str) -> None:

@@ -20,7 +20,7 @@ from harness.controller.launcher_line import launcher_lines
 from harness.controller.loop import Decider, Loop
 from harness.controller.service import serve
 from harness.controller.strike_file import StrikeFile
-from harness.controller.upkeep import keep_durable, notice_silence
+from harness.controller.upkeep import collect_seldom, keep_durable, notice_silence
 from harness.errors import ExitCode, HarnessError, OutputError, PlatformError
 from harness.journal import FILE_NAME, JournalWriter
 from harness.membership import Strike
@@ -69,6 +69,7 @@ def run_controller(options: Options, decider: Decider, reporter: Reporter) -> in
     ready = _ReadyLine(options.ready_fd)
     try:
         _log_to(options.run_dir / "controller.log")
+        collect_seldom()
         return asyncio.run(_run(options, ready, decider, reporter))
     except HarnessError as error:
         log.error("%s", error.message)

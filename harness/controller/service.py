@@ -4,6 +4,7 @@ between the streams and the `Loop`, and refuses what is no message."""
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from harness.controller.loop import Loop
 from harness.controller.watchers import watch
 from harness.wire import control_pb2 as pb
 from harness.wire import control_pb2_grpc as pb_grpc
-from harness.wire.channel import PID_KEY
+from harness.wire.channel import ACKS_APART, PID_KEY
 
 log = logging.getLogger("harness.controller")
 
@@ -101,6 +102,7 @@ class _Control(pb_grpc.ControlServicer):
         agent: Agent | None = None
         records = Allowance(RECORDS_PER_SECOND, RECORDS_AT_ONCE)
         size = Allowance(BYTES_PER_SECOND, BYTES_AT_ONCE)
+        acked_at = 0.0
         async for batch in batches:
             agent = self._loop.agents.by_source(batch.source)
             if agent is None or str(agent.pid) != pid or agent.lost:
@@ -117,7 +119,10 @@ class _Control(pb_grpc.ControlServicer):
                 log.warning("%s reports too much; it waits %.1f s", agent.source, wait)
                 await asyncio.sleep(wait)
                 agent.silence = 0.0
-            await context.write(pb.Ack(source=batch.source, seq=seq))
+            now = time.monotonic()
+            if not batch.records or now - acked_at >= ACKS_APART:
+                acked_at = now
+                await context.write(pb.Ack(source=batch.source, seq=seq))
         if agent is not None:
             self._loop.agents.hung_up(agent, self._loop.state)
 

@@ -1,9 +1,9 @@
 """Numbers that ranks should have in common and have not: silent_data_corruption,
 replica_divergence, tp_replicated_param_divergence, buffers_differ, unexpected_replication.
 
-The order of evidence: a rank whose parameters have changed between two of its own steps accuses
-itself; inputs that were equal point to what was done with them; a majority of three names a
-candidate only; two that differ are both named.
+The order of evidence: a rank whose parameters or optimizer's state have changed between two of its
+own steps accuses itself; inputs that were equal point to what was done with them; a majority of
+three names a candidate only; two that differ are both named.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ from harness.diagnosis.crossing import alone as crossing_of
 from harness.diagnosis.signature import Signature
 from harness.incidents import Confidence, EvidenceRef, Finding
 from harness.state import AttemptState
+from harness.state.doubts import Told
 from harness.state.replicas import COLUMNS, LEARNT, Suspicion, changed_at_rest
 from harness.topology import ranks_name
 
@@ -51,7 +52,10 @@ def find(attempt: AttemptState) -> list[Finding]:
     for clock in clocks:
         firsts.append(min((k for k in changes if k.track.part.clock == clock), key=_position))
     first = min(firsts, key=_order, default=None)
-    found = [] if first is None else [change(first, attempt.replicas.suspicions)]
+    found = []
+    if first is not None:
+        resting = attempt.doubts.of("at rest")
+        found = [change(first, attempt.replicas.suspicions, resting)]
     return [*found, *_once([_other(known) for known in others])]
 
 
@@ -147,9 +151,11 @@ def _difference(known: Suspicion) -> _Difference:
     )  # fmt: skip
 
 
-def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
+def change(
+    known: Suspicion, others: Sequence[Suspicion] = (), resting: Sequence[Told] = ()
+) -> Finding:
     """What is claimed of ranks that are not alike, or not alike any more; `others` are suspicions
-    of the same attempt."""
+    of the same attempt, `resting` what ranks have told that changed between two of their steps."""
     if known.kind == "axis":
         return _along_axis(known)
     difference = _difference(known)
@@ -164,6 +170,14 @@ def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
             "its own digest before the step is not the one after the step before, the others'"
             " are: memory changed by itself",
         )  # fmt: skip
+    alone = _self_accused(known, resting) if difference.few else None
+    if alone is not None:
+        return _corrupted(
+            known, difference, frozenset({alone.rank}), others, "proven",
+            f"before that it found other bits in its own {alone.doubt.subject}"
+            f" ({', '.join(alone.doubt.tensors)}) than it had left at the end of step"
+            f" {alone.doubt.step}, and no other rank did: memory changed by itself",
+        )  # fmt: skip
     if _strayed(known):
         return _diverged(known, difference)
     if difference.odd and len(difference.odd) == 1 and difference.few:
@@ -176,6 +190,16 @@ def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
     if len(known.group) == 2 and difference.few:
         return _one_of_two(known, difference, others)
     return _diverged(known, difference)
+
+
+def _self_accused(known: Suspicion, resting: Sequence[Told]) -> Told | None:
+    """The one replica whose memory changed after all were alike and before they were not."""
+    if known.before is None:
+        return None
+    since, until = known.before.step, known.at.step  # clocks of hosts are not alike
+    told = [each for each in resting if since <= each.doubt.step <= until]
+    ranks = {each.rank for each in told}
+    return told[0] if len(ranks) == 1 and ranks <= known.group else None
 
 
 def _one_of_two(known: Suspicion, difference: _Difference, others: Sequence[Suspicion]) -> Finding:

@@ -121,7 +121,10 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
 
 
 def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
-    """What the program itself sums over a group, it means to have in common there."""
+    """What the program itself sums over a group, it means to have in common there. Not so what is
+    itself summed: it differs from step to step until it is averaged."""
+    if "averaged" in track.marks:
+        return None
     for group in set(track.groups.values()):
         if not group <= look_all(look):
             continue

@@ -118,6 +118,8 @@ class AgentLink:
         self._next_seq = 0
         self._in_flight = 0
         self._news = asyncio.Event()
+        self._asks = False
+        """An acknowledgement is waited for."""
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -184,13 +186,14 @@ class AgentLink:
     async def flushed(self) -> None:
         """Wait until all that was reported is in the journal; 2 s at most."""
         deadline = time.monotonic() + _CLOSE_SECONDS
+        self._ask()
         while self._buffer and time.monotonic() < deadline:
             await asyncio.sleep(_FLUSH_LOOK_SECONDS)
 
     async def close(self) -> None:
         """Send what is left, wait until it is acknowledged (2 s at most), and hang up."""
         self._closing = True
-        self._news.set()
+        self._ask()
         if self._task is None:
             return
         await asyncio.wait([self._task], timeout=_CLOSE_SECONDS)
@@ -201,6 +204,11 @@ class AgentLink:
         self._joined.set()
 
     # --- records going up ----------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """For an acknowledgement of all that was sent."""
+        self._asks = True
+        self._news.set()
 
     def _stamp(self, welcome: Welcome, made: _Unstamped) -> None:
         seq = self._next_seq
@@ -247,9 +255,10 @@ class AgentLink:
                 if self._closing and not self._buffer:
                     await call.done_writing()
                     await asyncio.Event().wait()  # the reader sees the controller's end
-                if await set_within(self._heartbeat, self._news):
+                if not self._asks and await set_within(self._heartbeat, self._news):
                     continue
-            self._in_flight += len(batch)  # an empty batch is the heartbeat
+                self._asks = False
+            self._in_flight += len(batch)  # an empty batch is the heartbeat, and asks
             try:
                 await call.write(pb.EventBatch(source=source, records=batch))
             except asyncio.InvalidStateError:
@@ -262,6 +271,7 @@ class AgentLink:
                 self._buffer.popleft()
                 self._in_flight = max(0, self._in_flight - 1)
             if self._closing:
+                self._asks = bool(self._buffer)
                 self._news.set()
 
     # --- the connection ------------------------------------------------------------------------

@@ -20,6 +20,10 @@ PID_KEY = "harness-pid"
 HEARTBEAT = 0.5
 """Seconds after which a link with nothing to say says so."""
 
+ACKS_APART = 1.5
+"""Seconds between two acknowledgements of records; a batch of none asks for one at once. They are
+as dear as the records, and all that waits for one is an agent that is about to leave."""
+
 
 def heartbeat_of(policy: Policy, nodes: int) -> float:
     """The same for an agent of a run of so many nodes: thousands report seldom enough for their

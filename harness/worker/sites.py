@@ -15,20 +15,21 @@ from time import time_ns
 from types import CodeType, FrameType
 from typing import Any
 
-from harness.worker import frames
+from harness.worker import exchanges, frames
 
 TEXTS = 512
 TEXT_BYTES = 256
 CALLS = 256
 CALL_BYTES = 32
 TABLE_BYTES = TEXTS * TEXT_BYTES
-REGION_BYTES = TABLE_BYTES + CALLS * CALL_BYTES
+PARTS_AT = TABLE_BYTES + CALLS * CALL_BYTES
+REGION_BYTES = PARTS_AT + exchanges.REGION_BYTES
 # serial, begun_ns, ended_ns (0: not yet), group's number in the group log, line's number in the
-# table, serial again (its low half)
-_CALL = struct.Struct("=QqqHHI")
+# table, root in the group, serial again (its low bits)
+_CALL = struct.Struct("=QqqHHHH")
 _END = struct.Struct("=q")
 _ENDED_AT = 16
-_LOW = 0xFFFFFFFF
+_LOW = 0xFFFF
 _MOST_FRAMES = 24
 _MOST_KNOWN = 4096
 assert _CALL.size == CALL_BYTES
@@ -43,13 +44,16 @@ the arguments. Raises nothing."""
 class Call:
     """A call of a collective. Times are wall-clock nanoseconds; `ended_ns` 0: it has not returned.
 
-    `group` is its number in the group log, `site` is `file:line:function`.
+    `group` is its number in the group log, `site` is `file:line:function`. `root` is the group rank
+    that it names, -1 for none.
     """
 
     begun_ns: int
     ended_ns: int
     group: int
     site: str
+    root: int = -1
+    parts: exchanges.Parts | None = None
 
 
 class SiteWriter:
@@ -65,6 +69,7 @@ class SiteWriter:
         self.framework: dict[int, CodeType] = {}
         """Code of torch, Python and ours, as far as seen; `users` is the other."""
         self._count = itertools.count(1)
+        self._parts = exchanges.PartsWriter(memory, start + PARTS_AT)
         self.observer: Observer | None = None
 
     def text(self, text: str) -> int:
@@ -123,7 +128,13 @@ class SiteWriter:
         framework, lines, line_of = self.framework, self._lines, self._site_of
         name = str(getattr(original, "__name__", "collective"))
         pack_call, pack_end, now, nobody = _CALL.pack_into, _END.pack_into, time_ns, (0, ())
-        count = self._count
+        count, rooted, root_of, no_root = (
+            self._count,
+            name in exchanges.ROOTED,
+            exchanges.root_of,
+            exchanges.NO_ROOT,
+        )
+        note_parts = self._parts.note if name in exchanges.IN_PARTS else None
 
         def collective(pg: Any, *args: Any, **kwargs: Any) -> Any:
             if stopped:
@@ -136,9 +147,11 @@ class SiteWriter:
                 number, ranks = known.get(id(pg), nobody)
                 if self.observer is not None:
                     self.observer(name, ranks, frame, args, kwargs)
-                serial = next(count)
+                serial, root = next(count), root_of(args, kwargs) if rooted else no_root
+                if note_parts is not None:
+                    note_parts(serial, pg, len(ranks), args)
                 at = first + serial % CALLS * CALL_BYTES
-                pack_call(memory, at, serial, now(), 0, number & 0xFFFF, site, serial & _LOW)
+                pack_call(memory, at, serial, now(), 0, number & 0xFFFF, site, root, serial & _LOW)
             except Exception:  # nothing of ours may keep the call from being made
                 return original(pg, *args, **kwargs)
             try:
@@ -168,6 +181,7 @@ class SiteReader:
     def __init__(self, memory: mmap.mmap, start: int) -> None:
         self._memory = memory
         self._start = start
+        self._parts = exchanges.PartsReader(memory, start + PARTS_AT)
 
     def text(self, number: int) -> str:
         if not 0 < number < TEXTS:
@@ -182,9 +196,16 @@ class SiteReader:
         base = self._start + TABLE_BYTES
         region = self._memory[base : base + CALLS * CALL_BYTES]
         for at in range(0, len(region), CALL_BYTES):
-            serial, begun, ended, group, site, low = _CALL.unpack_from(region, at)
+            serial, begun, ended, group, site, root, low = _CALL.unpack_from(region, at)
             if serial and serial & _LOW == low and site:
-                call = Call(begun_ns=begun, ended_ns=ended, group=group, site=self.text(site))
+                call = Call(
+                    begun_ns=begun,
+                    ended_ns=ended,
+                    group=group,
+                    site=self.text(site),
+                    root=-1 if root == exchanges.NO_ROOT else root,
+                    parts=self._parts.of(serial),
+                )
                 found.append((serial, call))
         return [call for _, call in sorted(found, key=lambda item: item[0])]
 

@@ -5,11 +5,12 @@ never a script: texts are those of torch 2.13.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import events as e
 from harness import orders as o
+from harness.collectives import PointToPoint
 from harness.incidents import Where
 from harness.policy import Policy
 from harness.sightings import Frame, ProcessFacts, Vitals
@@ -18,6 +19,7 @@ from tests.replay.world import (
     CRY,
     SECOND,
     SIZE_ABORT,
+    START_NS,
     TIMED_OUT,
     WHERE,
     World,
@@ -647,6 +649,113 @@ def two_ranks() -> World:
     world = World(nproc=2, evidence=evidence).start()
     world.exit(1, signal=6)
     world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "shape_mismatch/parts_of_an_all_to_all",
+    verdict="shape_mismatch",
+    first_failing=[1],
+    victims=[0, 2],
+    action="stop",
+    cause_has="rank 1 sends to rank 2 3 and that one has room for 2",
+)
+def parts_of_an_all_to_all() -> World:
+    """The receiver aborts and is innocent; that it has called the same is noted in its memory."""
+
+    def evidence(rank: int) -> dict[str, Any]:
+        rounds = [
+            replace(collective(at, "all_to_all", ()), sent=(2, 2, 2), received=(2, 2, 2))
+            for at in range(6)
+        ]
+        if rank == 1:
+            rounds[5] = replace(rounds[5], sent=(1, 2, 3))
+        if rank == 2:
+            return {"collectives": (replace(rounds[5], retired=False),), "last_lines": SIZE_ABORT}
+        return {"collectives": (*rounds, collective(6, "all_to_all", (), retired=False))}
+
+    world = World(nproc=3, evidence=evidence).start()
+    world.exit(2, signal=6)
+    world.cries(0, 1)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "shape_mismatch/parts_not_on_record",
+    verdict="shape_mismatch",
+    first_failing=[0, 1, 2],
+    action="stop",
+    confidence="likely",
+    cause_has="all_to_all",
+)
+def parts_not_on_record() -> World:
+    """Who aborts is mostly innocent there: nobody is named alone."""
+
+    def evidence(rank: int) -> dict[str, Any]:
+        if rank == 2:
+            return {"last_lines": SIZE_ABORT}
+        rounds = tuple(collective(at, "all_to_all", ()) for at in range(6))
+        return {"collectives": (*rounds, collective(6, "all_to_all", (), retired=False))}
+
+    world = World(nproc=3, evidence=evidence).start()
+    world.exit(2, signal=6)
+    world.cries(0, 1)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "shape_mismatch/message",
+    verdict="shape_mismatch",
+    first_failing=[0],
+    victims=[1],
+    action="stop",
+    confidence="proven",
+    cause_has="rank 0 sends 4x16 float32, rank 1 has room for 4x8 float32",
+)
+def message_of_another_shape() -> World:
+    """A stage that sends more than it always has."""
+    text = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 256 vs 128. "
+
+    def message(rank: int, number: int) -> PointToPoint:
+        larger = rank == 0 and number == 5
+        return PointToPoint(
+            direction="recv" if rank else "send", peer=1 - rank, pg="0", pg_desc="default_pg",
+            tag=0, number=number, sizes=(4, 16) if larger else (4, 8), dtype="float32",
+            state="waiting" if rank and number == 5 else "done",
+            begun_ns=START_NS + number * SECOND, ended_ns=0,
+        )  # fmt: skip
+
+    def evidence(rank: int) -> dict[str, Any]:
+        told = {"p2p": tuple(message(rank, number) for number in range(1, 6))}
+        return {**told, "last_lines": (text,)} if rank else told
+
+    world = World(nproc=2, evidence=evidence).start()
+    world.exit(1, signal=6)
+    world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "collective_mismatch/other_root",
+    verdict="collective_mismatch",
+    first_failing=[2],
+    victims=[0, 1],
+    action="stop",
+    cause_has="rank 2 called broadcast from rank 2",
+)
+def other_root() -> World:
+    """Alike but for the rank that it comes from."""
+
+    def evidence(rank: int) -> dict[str, Any]:
+        rounds = [replace(collective(at, "broadcast"), root=0) for at in range(6)]
+        if rank == 2:
+            rounds[5] = replace(rounds[5], root=2)
+        rounds[5] = replace(rounds[5], retired=False)
+        return {"collectives": tuple(rounds), "last_lines": SIZE_ABORT if rank == 1 else ()}
+
+    world = World(nproc=3, evidence=evidence).start()
+    world.exit(1, signal=6)
+    world.cries(0, 2)
     return _judge_and_end(world)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agent import activity, asleep
+from harness.agent import activity, asleep, processes
 from harness.sightings import Activity
 
 Watch = Callable[[str], Activity]
@@ -17,6 +17,10 @@ Watch = Callable[[str], Activity]
 _SETUP = "import os, subprocess, sys, time\n"
 _TURN = "sys.stderr.write('\\n'); sys.stderr.flush(); sys.stdin.readline()\n"
 """Tell that this place is reached, and stay there until told to go on."""
+
+
+def below(pid: int) -> list[int]:
+    return [stat.pid for stat in processes.descendants(pid)]
 
 
 @pytest.fixture
@@ -40,11 +44,11 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stderr.readline()
-        before = activity.read(process.pid, log)
+        before = activity.read(process.pid, log, below(process.pid))
         process.stdin.write("\n")
         process.stdin.flush()
         process.stderr.readline()
-        return activity.between(before, activity.read(process.pid, log))
+        return activity.between(before, activity.read(process.pid, log, below(process.pid)))
 
     yield run
     for process in started:

@@ -4,14 +4,19 @@ This comes before every other sign: who dies of a mismatch is a matter of luck, 
 neighbour.
 """
 
-from harness.diagnosis.mismatch import aborted, recorded
+from harness.diagnosis.mismatch import aborted, agreed, messages, recorded
 from harness.diagnosis.mismatch.meetings import meetings_of
 from harness.diagnosis.scene import Scene
 from harness.incidents import Finding
 
 
 def find(scene: Scene) -> list[Finding]:
-    """The earliest place where records differ; else the ranks that, going by what aborted there,
-    differed and left no record of it."""
+    """The earliest place where records differ, or where what was called does not fit together; else
+    the ranks that, going by what aborted there, differed and left no record of it."""
     meetings = meetings_of(scene)
-    return recorded.find(scene, meetings) or aborted.find(scene, meetings)
+    return (
+        recorded.find(scene, meetings)
+        or agreed.find(scene, meetings)
+        or messages.find(scene)
+        or aborted.find(scene, meetings)
+    )

@@ -17,6 +17,9 @@ from harness.diagnosis.waits.root import table
 from harness.incidents import Finding
 from harness.topology import ranks_name
 
+_IN_PARTS = frozenset({"all_to_all", "alltoall", "alltoall_base"})
+"""Each sender decides how much comes, so that who aborts is mostly innocent."""
+
 
 def find(scene: Scene, meetings: Sequence[Meeting]) -> list[Finding]:
     """What aborts on mismatched sizes show where all records of that place agree."""
@@ -143,6 +146,9 @@ def _absent(
     present = min(meeting.entries)
     called = meeting.calls[present]
     skipped = _ahead(meeting, aborts, elsewhere, odd, before(scene, present, meeting))
+    if called.op in _IN_PARTS and not skipped:
+        listed = sorted(meeting.members)
+        why = ", whose parts are not on record: who was wrong cannot be told, so all are listed"
     record = "their records" if len(odd) > 1 else f"rank {odd[0]}'s record"
     reason = f"{_died(meeting, aborts)} called {called.text}{why}, {record} died there"
     if skipped:

@@ -6,6 +6,7 @@ from harness.diagnosis.waits.compare import follows, how_it_differs, odd_by_repl
 from harness.diagnosis.waits.graph import Op, WaitGraph
 from harness.diagnosis.waits.record import Call, Group, Track, Waits
 from harness.diagnosis.waits.root import Root, place, table, where_of
+from harness.diagnosis.waits.terms import History, Terms, disagreement
 from harness.topology import ranks_name, ranks_text
 
 _HOW = {
@@ -137,6 +138,49 @@ def divergence(graph: WaitGraph) -> Root | None:
         onset_ns=0, differ=tuple(odd), calls=calls, usual=usual, tied=usual is None,
     )  # fmt: skip
     return mismatch(waits, op)
+
+
+def terms_differ(graph: WaitGraph) -> Root | None:
+    """The first call at which members agreed on the operation and not on the rank it begins or ends
+    at, or on its parts."""
+    waits = graph.waits
+    tracks: dict[Group, dict[int, Track]] = {}
+    for rank, wait in waits.ranks.items():
+        for group, track in wait.tracks.items():
+            if track.terms and group.ranks:
+                tracks.setdefault(group, {})[rank] = track
+    for group, of in tracks.items():
+        assert group.ranks is not None
+        for seq in sorted({seq for track in of.values() for seq in track.terms}):
+            told = {rank: track.terms[seq] for rank, track in of.items() if seq in track.terms}
+            calls = {rank: call for rank in told if (call := of[rank].at(seq)) is not None}
+            if len(told) < 2 or len({call.op for call in calls.values()}) != 1:
+                continue
+            call = next(iter(calls.values()))
+            found = disagreement(call.op, group.ranks, told, _earlier(of, seq, call))
+            if found is not None:
+                op = Op(
+                    group=group, seq=seq, call=call, members=group.ranks,
+                    onset_ns=min((op.onset_ns for op in graph.ops), default=0),
+                    differ=found.odd, calls=calls, tied=found.tied,
+                )  # fmt: skip
+                return Root(
+                    verdict=found.verdict, ranks=found.odd, cause=f"{place(op)}: {found.words}",
+                    confidence="likely" if found.tied else "proven", onset_ns=op.onset_ns, op=op,
+                    where=None if found.tied else where_of(waits, found.odd), tied=found.tied,
+                )  # fmt: skip
+    return None
+
+
+def _earlier(of: Mapping[int, Track], seq: int, call: Call) -> History:
+    """Of calls of the same operation."""
+
+    def earlier(rank: int) -> list[Terms]:
+        track = of[rank]
+        known = [(at, terms) for at, terms in track.terms.items() if at < seq]
+        return [t for at, t in sorted(known) if (c := track.at(at)) is not None and c.op == call.op]
+
+    return earlier
 
 
 def first_difference(tracks: Mapping[int, Track]) -> int | None:

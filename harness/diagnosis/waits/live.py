@@ -2,10 +2,11 @@
 record, the logs of its groups and point-to-point operations, its process, its stack, two looks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 
-from harness.collectives import Collective, GroupCreation, PointToPoint, same_input
+from harness.collectives import Collective, GroupCreation, PointToPoint, is_done, same_input
 from harness.diagnosis.waits.record import (
     Call,
     Creation,
@@ -15,6 +16,7 @@ from harness.diagnosis.waits.record import (
     RankWait,
     Track,
 )
+from harness.diagnosis.waits.terms import Terms, terms_of
 from harness.events import EvidenceTaken
 from harness.incidents import EvidenceRef
 from harness.sightings import Frame
@@ -25,52 +27,52 @@ _ASLEEP = ("futex", "poll", "epoll", "wait_woken", "sk_wait", "inet_", "tcp_")
 _BUSY_SHARE = 0.5
 _WORLD_NAME = "0"
 _UNRECORDED = {"monitored_barrier"}
+_record_id = attrgetter("record_id")
 
 
 def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> RankWait:
     """What `evidence` says of the rank's waits. Without a second look `progressed` is None."""
-    groups = _groups(evidence)
-    entries = sorted(evidence.collectives, key=lambda entry: entry.record_id)
-    calls: list[Pending] = []
-    tracks: dict[Group, _Track] = {}
-    program: list[tuple[str, Call]] = []
-    for entry in entries:
-        group = groups.get(entry.pg) or _undeclared(entry.pg, entry.pg_desc)
-        call = call_of(entry)
-        program.append((group.label, call))
-        track = tracks.get(group)
-        if track is None:
-            track = tracks[group] = _Track()
-        track.add(entry.seq_id, call, entry.site)
-        if not entry.done:
-            track.open.append(entry.seq_id)
-            calls.append(
-                Pending(group=group, seq=entry.seq_id, call=call, created_ns=entry.created_ns)
-            )
-    unbroken = _unbroken(entries)
-    if not calls and (unrecorded := _unrecorded(evidence, groups, tracks)) is not None:
+    declared = _groups(evidence)
+    entries = sorted(evidence.collectives, key=_record_id)
+    slots: dict[str | tuple[str, str], int] = {}
+    names = [pg if (pg := entry.pg) in declared else (pg, entry.pg_desc) for entry in entries]
+    places = tuple([slots.setdefault(name, len(slots)) for name in names])
+    groups = tuple(
+        [declared[name] if isinstance(name, str) else _undeclared(*name) for name in slots]
+    )
+    past = _past(tuple([group.label for group in groups]), places, tuple(map(_parts, entries)))
+    tracks = dict(zip(groups, past.tracks, strict=True))
+    calls = [
+        Pending(
+            group=groups[places[at]], seq=entries[at].seq_id, call=past.calls[at],
+            created_ns=entries[at].created_ns,
+        )
+        for at in past.open
+    ]  # fmt: skip
+    if not calls and (unrecorded := _unrecorded(evidence, declared, tracks)) is not None:
         calls.append(unrecorded)
-        track = tracks.setdefault(unrecorded.group, _Track())
-        track.add(unrecorded.seq, unrecorded.call, "")
-        track.open.append(unrecorded.seq)
+        grown = _Track(tracks.get(unrecorded.group))
+        grown.add(unrecorded.seq, unrecorded.call, "")
+        grown.open.append(unrecorded.seq)
+        tracks[unrecorded.group] = grown.frozen()
     waiting = [op for op in evidence.p2p if op.state == "waiting"]
     posted = [op for op in evidence.p2p if op.state == "posted"]
     creating = _creating(evidence.groups)
     pending = (
         *sorted(
-            [*calls, *(_p2p_pending(evidence, groups, op) for op in waiting)],
+            [*calls, *(_p2p_pending(evidence, declared, op) for op in waiting)],
             key=lambda op: op.created_ns,
         ),
         # What is only posted waits for nobody yet; it tells the other end that it was called.
-        *(_p2p_pending(evidence, groups, op) for op in posted),
+        *(_p2p_pending(evidence, declared, op) for op in posted),
     )
     return RankWait(
         rank=evidence.rank,
         pending=pending,
-        tracks={group: track.frozen() for group, track in tracks.items()},
+        tracks=tracks,
         posted=_posted(evidence.p2p),
-        whole=not entries or unbroken[0].record_id == 0,
-        program=_shared(tuple(program[len(entries) - len(unbroken) :])),
+        whole=past.whole,
+        program=past.program,
         creating=creating,
         meeting=next((g for g in reversed(evidence.groups) if _open(g)), None),
         process=evidence.process,
@@ -84,16 +86,64 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
     )
 
 
-def _unbroken(entries: Sequence[Collective]) -> Sequence[Collective]:
-    """The newest ones, as far back as none is left out."""
-    for at in range(len(entries) - 1, 0, -1):
-        if entries[at].record_id - entries[at - 1].record_id > 1:
-            return entries[at:]
-    return entries
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Past:
+    """What a rank's record says, in whatever groups: `tracks` has one for each of them, `open` the
+    places in the record of what has not finished."""
+
+    tracks: tuple[Track, ...]
+    calls: tuple[Call, ...]
+    open: tuple[int, ...]
+    program: tuple[tuple[str, Call], ...]
+    whole: bool
+
+
+_parts = attrgetter(
+    "record_id", "seq_id", "op", "sizes", "dtypes", "site", "state", "retired",
+    "root", "sent", "received",
+)  # fmt: skip
+_Parts = tuple[
+    int, int, str, tuple[tuple[int, ...], ...], tuple[str, ...], str, str, bool,
+    int, tuple[int, ...], tuple[int, ...],
+]  # fmt: skip
+
+
+# Thousands of ranks do the same, each in groups of its own: what is equal is made once.
+@lru_cache(maxsize=4096)
+def _past(labels: tuple[str, ...], places: tuple[int, ...], entries: tuple[_Parts, ...]) -> _Past:
+    """Of `entries`, oldest first, and the groups that they are in: places in `labels`."""
+    growing = [_Track() for _ in labels]
+    calls, unfinished = [], []
+    for at, entry in enumerate(entries):
+        _, seq, op, sizes, dtypes, site, state, retired, root, sent, received = entry
+        call, track = _call(op, sizes, dtypes), growing[places[at]]
+        calls.append(call)
+        track.add(seq, call, site)
+        if (agreed := terms_of(root, sent, received)) is not None:
+            track.terms[seq] = agreed
+        if not is_done(op, state, retired=retired):
+            track.open.append(seq)
+            unfinished.append(at)
+    begin = _unbroken([entry[0] for entry in entries])
+    return _Past(
+        tracks=tuple(track.frozen() for track in growing),
+        calls=tuple(calls),
+        open=tuple(unfinished),
+        program=tuple((labels[places[at]], calls[at]) for at in range(begin, len(entries))),
+        whole=not entries or entries[begin][0] == 0,
+    )
+
+
+def _unbroken(records: Sequence[int]) -> int:
+    """Where the newest ones begin between which none is left out."""
+    for at in range(len(records) - 1, 0, -1):
+        if records[at] - records[at - 1] > 1:
+            return at
+    return 0
 
 
 def _unrecorded(
-    evidence: EvidenceTaken, groups: Mapping[str, Group], tracks: Mapping[Group, "_Track"]
+    evidence: EvidenceTaken, groups: Mapping[str, Group], tracks: Mapping[Group, Track]
 ) -> Pending | None:
     """A collective that Gloo's flight record leaves out, as the stack shows it: the next one on the
     group of all ranks, for want of better."""
@@ -103,7 +153,7 @@ def _unrecorded(
     world = groups.get(_WORLD_NAME)
     if world is None or not _UNRECORDED & set(names):
         return None
-    seq = tracks[world].last + 1 if world in tracks else 1
+    seq = tracks[world].enqueued + 1 if world in tracks else 1
     return Pending(group=world, seq=seq, call=Call(op="monitored_barrier"), created_ns=1 << 62)
 
 
@@ -141,9 +191,6 @@ def call_of(entry: Collective) -> Call:
     return _call(entry.op, entry.sizes, entry.dtypes)
 
 
-# Thousands of ranks do the same: what is equal is made once.
-
-
 @lru_cache(maxsize=4096)
 def _call(name: str, sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> Call:
     op = name.rpartition(":")[2] or name
@@ -153,11 +200,6 @@ def _call(name: str, sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]
 @lru_cache(maxsize=4096)
 def _undeclared(name: str, desc: str) -> Group:
     return Group(name=name, desc=desc)
-
-
-@lru_cache(maxsize=256)
-def _shared(program: tuple[tuple[str, Call], ...]) -> tuple[tuple[str, Call], ...]:
-    return program
 
 
 def _groups(evidence: EvidenceTaken) -> dict[str, Group]:
@@ -215,11 +257,14 @@ def _tagged(op: PointToPoint) -> str:
 class _Track:
     """A track while it grows."""
 
-    def __init__(self) -> None:
-        self.first = -1
-        self.calls: list[Call | None] = []
-        self.sites: list[str] = []
+    def __init__(self, before: Track | None = None) -> None:
+        self.first = -1 if before is None else before.first
+        self.calls: list[Call | None] = [] if before is None else list(before.calls)
+        self.sites: list[str] = [""] * len(self.calls)
+        if before is not None and before.sites:
+            self.sites = list(before.sites)
         self.open: list[int] = []
+        self.terms: dict[int, Terms] = {} if before is None else dict(before.terms)
 
     def add(self, seq: int, call: Call, site: str) -> None:
         if self.first < 0:
@@ -248,4 +293,5 @@ class _Track:
             enqueued=last,
             completed=min(self.open) - 1 if self.open else last,
             sites=tuple(self.sites) if any(self.sites) else (),
+            terms=self.terms,
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.collectives import GroupCreation
+from harness.diagnosis.waits.terms import Terms
 from harness.incidents import EvidenceRef, Where
 from harness.sightings import ProcessFacts
 
@@ -23,7 +24,7 @@ class Group:
     ranks: tuple[int, ...] | None = None
 
     def __hash__(self) -> int:
-        return hash((self.name, self.desc))  # thousands of ranks are not hashed again and again
+        return hash(self.name)  # thousands of ranks are not hashed again and again
 
     @property
     def label(self) -> str:
@@ -83,6 +84,8 @@ class Track:
     enqueued: int = -1
     completed: int = -1
     sites: tuple[str, ...] = field(default=(), compare=False)
+    terms: Mapping[int, Terms] = field(default_factory=dict, compare=False)
+    """By sequence number, what the call named besides, where the rank has noted it."""
 
     def at(self, seq: int) -> Call | None:
         at = seq - self.first

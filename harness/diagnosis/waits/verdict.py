@@ -1,9 +1,10 @@
 """From beginnings to verdicts: who waits for whom, who has no part in it, in sentences."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.diagnosis.signature import Signature, place_text
-from harness.diagnosis.waits.disagree import divergence
+from harness.diagnosis.waits.disagree import divergence, terms_differ
 from harness.diagnosis.waits.graph import Op, WaitGraph, build, edges
 from harness.diagnosis.waits.nobody import NOBODY
 from harness.diagnosis.waits.record import Waits
@@ -23,7 +24,10 @@ def judge(waits: Waits) -> list[Verdict]:
     waited for.
     """
     graph = build(waits)
-    roots = find_roots(graph)
+    differing = terms_differ(graph) if graph.ops else None
+    if differing is not None:
+        graph = _standing_in(graph, differing.op)
+    roots = find_roots(graph) if differing is None else [differing]
     if not any(FAMILY_OF[root.verdict] == "desync" for root in roots):
         earlier = divergence(graph)
         if earlier is not None:
@@ -36,6 +40,15 @@ def judge(waits: Waits) -> list[Verdict]:
         _verdict(graph, families[family], blamed)
         for family in sorted(families, key=lambda family: (family != "desync", family))
     ]
+
+
+def _standing_in(graph: WaitGraph, op: Op) -> WaitGraph:
+    """Who stands in `op` waits for those that differ there."""
+    ops = tuple(
+        replace(each, differ=op.differ) if (each.group, each.seq) == (op.group, op.seq) else each
+        for each in graph.ops
+    )
+    return replace(graph, ops=ops)
 
 
 def finding_of(verdict: Verdict) -> Finding:
