@@ -201,7 +201,7 @@ def _exception(state: RunState, verdict: Verdict) -> Remedy | None:
         return _stop(f"{exc_type} comes from the code or its environment; it would be raised again")
     asks = nobody_answers.asked(exc_type, signature.detail)
     if asks:
-        return _stop(f"{asks}: there is no stdin in any attempt; take it out")
+        return _stop(f"{asks}; no attempt has a stdin")
     if signature.start_up and exc_type not in MAY_PASS:
         return _stop(f"{exc_type} before the first collective; the start-up would fail again")
     ranks = 0 if state.attempt is None else len(state.attempt.ranks)

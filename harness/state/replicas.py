@@ -67,8 +67,8 @@ class Split:
     """Those of them at which the values were new."""
     looks: int = 1
     strayed: frozenset[int] = frozenset()
-    """Ranks that had not done as much as most at `at`, or already at `before`, since the look
-    before; all where none are most."""
+    """Ranks that had not done as much as most at `at` since the look before it, or already at
+    `before` where `at` is the very next chance to look; all where none are most."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,7 +175,8 @@ class Track:
                 self.held += 1
                 self.held_moved += moved
             else:
-                known = self.strayed[1] if self.strayed[0] == last.count else frozenset()
+                soon = self.strayed[0] == last.count == look.count - 1
+                known = self.strayed[1] if soon else frozenset()
                 self.split = Split(
                     before=last, at=look, held=self.held, moved=self.held_moved,
                     strayed=known | astray,
