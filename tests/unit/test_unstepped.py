@@ -8,10 +8,10 @@ import pytest
 
 from harness import events as e
 from harness.diagnosis import marks, replicas, unstepped
-from harness.sightings import DigestPart, DigestRow
+from harness.sightings import DigestPart, DigestRow, MarkSample
 from harness.state import AttemptState, digesting
 from harness.state.marking import BACKWARD, STEP, Book, Difference, Sample, steps_fewer
-from harness.state.sampling import marks_differ
+from harness.state.sampling import marks_differ, take_samples
 from harness.topology import runs_of
 
 B, S, C = BACKWARD, STEP, "collective"
@@ -256,3 +256,23 @@ def test_what_the_marks_do_not_tell_is_still_no_devices_doing() -> None:
     finding = replicas.change(known)
     assert (finding.verdict, finding.ranks) == ("replica_divergence", (2,))
     assert "different numbers of calls" in finding.reason
+
+
+def test_nodes_tell_of_steps_left_out() -> None:
+    """One rank each; the controller compares, and names the line of the step."""
+    attempt = AttemptState(index=0, world_size=WORLD, ranks={}, nodes={}, why="", started_ns=0)
+    for count in range(4, 80, 4):
+        for kind, key in ((BACKWARD, 1), (STEP, 2)):
+            for rank in range(WORLD):
+                missed = kind == STEP and rank == 1 and count > 41
+                sample = MarkSample(
+                    pg="0", pg_desc="default_pg", size=WORLD, ranks=(rank,), kind=kind, key=key,
+                    site=f"/u/t.py:{key}:main", count=count, seq=count + missed, at_ns=count,
+                    counters=(), name="", value=0,
+                )  # fmt: skip
+                take_samples(
+                    attempt, e.MarksSampled(node_rank=rank, samples=(sample,)), ("agent:0", 5)
+                )
+    ((event, _),) = attempt.marks_differ
+    assert (event.odd, event.steps, event.count) == ((1,), 1, 44)
+    assert event.site == "/u/t.py:2:main"
