@@ -104,6 +104,9 @@ def _again(
     else:
         again_ns = scene.now_ns + min(1_000_000_000 << min(looks, 8), _LONGEST_NS)
     evidence = None if rank is None else scene.seen.get(rank)
+    asleep = (
+        0.0 if evidence is None or rank is None else patience.asleep_seconds(scene, rank, evidence)
+    )
     return e.StallLooked(
         collection=scene.look.index,
         why=why,
@@ -111,6 +114,7 @@ def _again(
         ranks=() if rank is None else (rank,),
         place="" if evidence is None else places.place_of(evidence),
         settled=not fresh,
+        wakes_ns=scene.now_ns + int(asleep * 1e9) if asleep else 0,
     )
 
 
