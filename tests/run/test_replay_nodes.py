@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.run import test_launcher
-from tests.run.test_launcher import Launched, free_port
+from tests.ports import free_port
+from tests.run.test_launcher import Launched
 from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 SCRIPTS = Path(__file__).resolve().parents[2] / "bench" / "scripts"
 TRAIN = f"""\
 import json, os, sys, time
@@ -46,12 +46,6 @@ dist.destroy_process_group()
 EVERYTHING = ("--replays", "1", "--audit-share", "1")
 NOTHING = ("--replays", "0", "--audit-share", "0", "--digests", "0")
 Start = Callable[..., Launched]
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four ranks import torch at once here."""
-    monkeypatch.setattr(test_launcher, "PATIENCE", 240.0)
 
 
 def start(
