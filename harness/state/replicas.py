@@ -21,6 +21,8 @@ _MOST_EQUAL, _MOST_UNEQUAL = 64, 6
 COLUMNS = "columns"
 """Mark of the sums of columns, looked at now and then beside those of rows: they show what rows
 do not."""
+UNNAMED = "#"
+"""Begins the names of parameters that have none but their place in the optimizer."""
 LEARNT = ("learnt", "hand")
 """Nobody declares who has these in common."""
 LEFT = "left"

@@ -11,6 +11,7 @@ from harness.state.replicas import (
     COLUMNS,
     LEARNT,
     LEFT,
+    UNNAMED,
     Look,
     Replicas,
     Suspicion,
@@ -123,7 +124,7 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
 def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
     """What the program itself sums over a group, it means to have in common there. Not so what is
     itself summed: it differs from step to step until it is averaged."""
-    if "averaged" in track.marks:
+    if "averaged" in track.marks or not _same_tensor(replicas, track):
         return None
     for group in set(track.groups.values()):
         if not group <= look_all(look):
@@ -149,6 +150,21 @@ def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
         if sure and (found := _apart(track, look, group)) is not None:
             return found
     return None
+
+
+def _same_tensor(replicas: Replicas, track: Track) -> bool:
+    """Whether what goes by this name is one tensor on all ranks. Parameters without a name are
+    counted by their optimizer, and each rank may step some of its own (ZeRO by hand): then sums of
+    their gradients are of different tensors, and never alike."""
+    part = track.part
+    owner = part.name.rpartition(" of ")[2]
+    if part.site == "variables" or not owner.startswith(UNNAMED):
+        return True
+    return any(
+        other.equal
+        for other in replicas.tracks.values()
+        if (other.part.site, other.part.name, other.part.clock) == ("gradients", owner, part.clock)
+    )
 
 
 def _stepped_alike(replicas: Replicas, track: Track, group: frozenset[int]) -> bool:

@@ -18,7 +18,6 @@ from harness.worker.digests.books import (
     Book,
     Entry,
     Teller,
-    address,
     local,
     unseen,
 )
@@ -147,7 +146,7 @@ class Program:
             marks.append("gradient")
         if seen.times >= _STEADY:
             marks.append("kept")
-        seen.averaged = seen.averaged or address(tensor) in self._deeds.addresses
+        seen.averaged = seen.averaged or bool(self._deeds.of(tensor))
         if seen.averaged:
             marks.append(_AVERAGED)
         if tensor.is_leaf and tensor.requires_grad:
