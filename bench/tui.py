@@ -202,9 +202,11 @@ def _read(master: int, told: int) -> bytes:
 
 def child(job: dict) -> None:
     """Feed and draw for so long, then tell the figures."""
+    from harness.garbage import collect_seldom
     from harness.tui.app import HarnessApp
     from harness.tui.feed import Feed
 
+    collect_seldom()  # as the command does
     feed = Feed(lambda _: None, source="bench")
     journal = Path(job["journal"]).open("rb")  # noqa: SIM115 (read to the end of the process)
     take_tick(feed, journal)

@@ -269,7 +269,7 @@ class HarnessApp(Moving):
         if not accepted:
             self.say(f"it would be refused: {answer}")
             return
-        took = "" if mark is None else f", as {mark.seconds:.1f} s at step {mark.step}"
+        took = "" if mark is None else f"; {mark.seconds:.2g} s at step {mark.step}"
         header = self.shown_view.header
         self._ask(
             Confirm(

@@ -4,7 +4,7 @@ A sample is taken when a record comes and enough time has passed on the run's ow
 that is replayed has the same samples as one that is watched.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.events import AttemptStarted, FaultInjected, IncidentOpened, Record
@@ -42,6 +42,11 @@ class Point(NamedTuple):
     value: float
 
 
+_KINDS: Mapping[type, str] = {
+    AttemptStarted: "attempt", IncidentOpened: "incident", FaultInjected: "fault",
+}  # fmt: skip
+
+
 class History:
     """The samples so far. When there are too many, every second is forgotten."""
 
@@ -66,8 +71,7 @@ class History:
             self.spacing_ns *= 2
 
     def _mark(self, record: Record, at_ns: int) -> None:
-        kinds = {AttemptStarted: "attempt", IncidentOpened: "incident", FaultInjected: "fault"}
-        kind = kinds.get(type(record.event))
+        kind = _KINDS.get(type(record.event))
         if kind is not None:
             self.marks.append(Mark(at_ns, kind))
             del self.marks[:-_MOST_MARKS]
@@ -120,8 +124,10 @@ def _sample(state: RunState, at_ns: int) -> Sample:
     assert attempt is not None
     step, tokens, first = -1, 0, None
     for rank in attempt.ranks.values():
-        tokens = max(tokens, rank.tokens)
-        step = max(step, rank.step)
+        if rank.tokens > tokens:
+            tokens = rank.tokens
+        if rank.step > step:
+            step = rank.step
         if rank.loss is not None and (first is None or rank.step > first.step):
             first = rank
     held = (

@@ -6,6 +6,7 @@ clock: all times come from the records, so that a replay folds to the same state
 
 from collections.abc import Iterable
 from dataclasses import replace
+from sys import intern
 
 from typing_extensions import assert_never
 
@@ -211,7 +212,8 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 )
                 rank.phase, rank.phase_ns = event.phase, stamp.wall_ns
         case e.MeshDeclared():
-            state.coordinates[event.rank] = dict(zip(event.names, event.coordinates, strict=False))
+            names = map(intern, event.names)  # of each rank they were decoded anew
+            state.coordinates[event.rank] = dict(zip(names, event.coordinates, strict=False))
             if state.mesh is None or event.rank <= state.mesh.rank:
                 state.mesh = event
         case e.GroupCreated():
