@@ -22,7 +22,7 @@ from harness import processes as kernel
 from harness.agent import asleep, flight, processes, spyreport
 from harness.agent.spyreport import NoStack
 from harness.sightings import ChildTaken, Frame, ThreadTaken
-from harness.worker.bootstrap import STACK_SIGNAL
+from harness.worker.assignment import STACK_SIGNAL
 
 SPY_SECONDS = 3.0
 SERVER_SECONDS = 2.0

@@ -38,10 +38,12 @@ PARTS = ("launcher", "agent", "controller")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one process: part of a core, bytes resident, of those not shared with files."""
+    """Of one process: part of a core; bytes resident (RSS), the same with every page divided by
+    the processes that have it (PSS), and those that no other process has (USS)."""
 
     cpu: float
     resident: int
+    share: int
     own: int
 
 
@@ -121,8 +123,9 @@ def watched(ranks: int, length: int, seconds: float) -> dict[str, Cost]:
             return {
                 part: Cost(
                     cpu=(used(pid) - before[part]) / passed,
-                    resident=memory(pid, "VmRSS:"),
-                    own=memory(pid, "RssAnon:"),
+                    resident=memory(pid, "Rss:"),
+                    share=memory(pid, "Pss:"),
+                    own=memory(pid, "Private_Clean:") + memory(pid, "Private_Dirty:"),
                 )
                 for part, pid in pids.items()
             }
@@ -159,12 +162,14 @@ def used(pid: int) -> float:
 
 
 def memory(pid: int, word: str) -> int:
-    return int(Path(f"/proc/{pid}/status").read_text().partition(word)[2].split()[0]) << 10
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(text.partition(f"\n{word}")[2].split()[0]) << 10
 
 
 def rows_of(name: str, costs: dict[str, Cost]) -> list[str]:
     return [
-        f"| {name} | {part} | {cost.cpu:.2%} | {cost.resident / 1e6:.1f} | {cost.own / 1e6:.1f} |"
+        f"| {name} | {part} | {cost.cpu:.2%} | {cost.resident / 1e6:.1f} "
+        f"| {cost.share / 1e6:.1f} | {cost.own / 1e6:.1f} |"
         for part, cost in costs.items()
     ]
 
@@ -188,8 +193,9 @@ def report(pairs: Sequence[str], costs: Sequence[str], options: argparse.Namespa
             "",
             f"Harness's own processes beside {options.watched} ranks.",
             "",
-            "| ranks make | process | of a core | resident, MB | of it not from files, MB |",
-            "|---|---|---|---|---|",
+            "| ranks make | process | of a core | resident (RSS), MB | shared pages by those who "
+            "share them (PSS), MB | of its own alone (USS), MB |",
+            "|---|---|---|---|---|---|",
             *costs,
             "",
         ]
@@ -211,7 +217,7 @@ def main() -> int:
         print("\n".join(rows_of(name, found)), file=sys.stderr, flush=True)
         if length == IDLE_MS:
             agent = found["agent"]
-            good = agent.own <= _MOST_MEMORY and agent.cpu <= _MOST_CPU
+            good = agent.share <= _MOST_MEMORY and agent.cpu <= _MOST_CPU
     text = report(paired(options.ranks, options.pairs), costs, options)
     if not options.no_results:
         (HERE / "results" / "overhead.md").write_text(text, encoding="utf-8")
