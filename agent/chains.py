@@ -1,5 +1,6 @@
-"""Each rank's own shards, which nobody has a copy of: what a rank left at the end of a step it
-should find at the begin of the next.
+"""What a rank left at the end of a step it should find at the begin of the next: shards that nobody
+has a copy of, and the optimizer's state of all. (What replicas hold of the parameters is compared
+where that of all ranks is known, harness/diagnosis/replicas.py.)
 """
 
 import time
@@ -8,7 +9,7 @@ from typing import Any
 
 from harness.sightings import Doubt
 from harness.worker.digestlog import Values
-from harness.worker.digests.books import AT_REST, COLUMNS, PARAMETERS, STATE
+from harness.worker.digests.books import AT_REST, COLUMNS, LEFT, PARAMETERS, STATE
 
 _MOST_TOLD = 8
 _MOST_NAMED = 4
@@ -16,7 +17,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """`own` are positions of tensors that this rank alone has; `columns`: it is of sums of columns,
+    """`own` are positions of tensors that are compared; `columns`: it is of sums of columns,
     which tell nothing where the sums of rows have told already. Several may be of one site and
     number: tensors of other groups or devices."""
 
@@ -43,13 +44,16 @@ class Chain:
     def plan(self, content: dict[str, Any]) -> None:
         """As the rank wrote it."""
         hows = [how for how, _, _ in content["groups"]]
+        site = content["site"]
         own = [
             at
             for at, (_, _, _, mine, marks) in enumerate(content["tensors"])
-            if "cut" in marks or (mine and all(hows[group] == "sharded" for group in mine))
+            if site != PARAMETERS
+            or "cut" in marks
+            or (mine and all(hows[group] == "sharded" for group in mine))
         ]
         self._plans[int(content["plan"])] = _Plan(
-            site=content["site"],
+            site=site,
             number=int(content["number"]),
             names=tuple(tensor[0] for tensor in content["tensors"]),
             own=tuple(own),
@@ -57,12 +61,13 @@ class Chain:
         )
 
     def look(self, values: Values) -> Doubt | None:
-        """What is wrong with the rank's own shards at this look."""
+        """What is not as the rank had left it, at this look."""
         plan = self._plans.get(values.plan)
         if plan is None or not plan.own:
             return None
-        if plan.site == STATE or (plan.site == PARAMETERS and values.count % 2):
-            self._left[plan.site, plan.number, plan.names] = values
+        if plan.site in (STATE, LEFT) or (plan.site == PARAMETERS and values.count % 2):
+            site = PARAMETERS if plan.site == PARAMETERS else STATE
+            self._left[site, plan.number, plan.names] = values
             return None
         if plan.site not in (AT_REST, PARAMETERS):
             return None

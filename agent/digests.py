@@ -23,7 +23,7 @@ from harness.agent.workers import Worker
 from harness.sightings import DigestPart, DigestRow, TensorDigests
 from harness.topology import runs_of
 from harness.worker.digestlog import Answer, Values
-from harness.worker.digests.books import AT_REST, COLUMNS
+from harness.worker.digests.books import AT_REST, COLUMNS, LEFT
 
 _PAUSE_SECONDS, _LONGEST_SECONDS = 0.2, 0.6
 """Between two looks for new digests; the latter where there are none."""
@@ -230,8 +230,8 @@ def certified(order: o.CertifyCheckpoint, node_rank: int) -> e.CheckpointCertifi
 
 def parts_of(plan: dict[str, Any], rank: int) -> list[_Part]:
     """The parts of a plan as its rank wrote it: tensors by who should have them in common."""
-    if plan["site"] == AT_REST:
-        return []  # of the rank alone
+    if plan["site"] in (AT_REST, LEFT):
+        return []  # for the rank's comparison with itself
     groups = [(how, axis, tuple(members)) for how, axis, members in plan["groups"]]
     by_group: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
     alone: list[tuple[int, tuple[str, str, tuple[int, ...]]]] = []

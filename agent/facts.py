@@ -6,12 +6,10 @@ from typing import Any
 import msgspec
 
 from harness import events as e
-from harness.agent import filecheck, setups
+from harness.agent import filecheck, setups, torn
 from harness.agent.workers import Worker
 from harness.sightings import ExceptionInHand
 
-_MOST_WRITTEN = 4
-"""Files of a dead rank that are looked at."""
 _FACTS: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
@@ -55,8 +53,8 @@ def event_of(worker: Worker, fact: dict[str, Any], node_rank: int) -> e.Event | 
         event: e.Event = msgspec.convert({**fact, "rank": worker.rank}, _FACTS[kind])
     except (KeyError, msgspec.ValidationError) as error:
         raise BadFact(f"rank {worker.rank} sent a bad fact {kind!r}: {error}") from None
-    if isinstance(event, e.CheckpointFile) and event.what == "opened":
-        worker.written = [*worker.written, event.path][-_MOST_WRITTEN:]
+    if isinstance(event, e.CheckpointFile) and event.what in ("opened", "saving"):
+        torn.note(worker.written, event.path, saved=event.what == "saving")
     if isinstance(event, e.CheckpointFile) and event.what == "load_failed":
         event = replace(event, flaw=_flaw(event.path))
     if isinstance(event, e.WorkerRaised) and not worker.raised.done():

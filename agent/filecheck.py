@@ -51,6 +51,8 @@ class Outline:
     size: int = 0
     problem: str = ""
     torn: bool = False
+    format: str = ""
+    """torch, zip, safetensors, pickle or tar; "" of an empty file and of what is none of these."""
     step: tuple[str, int] | None = None
     """What the file says of itself: under which key, and the step."""
     spans: list[Span] = field(default_factory=list)
@@ -69,12 +71,16 @@ def outline(path: str, *, steps: bool = True) -> Outline:
         if not head:
             return found.ends_too_soon("it is empty")
         if head.startswith(_ZIP):
+            found.format = "torch" if _begins_as_torchs(file) else "zip"
             return _archives(file, found, steps)
         if path.endswith(".safetensors"):
+            found.format = "safetensors"
             return _safetensors(file, head, found)
         if head.startswith(inertpickle.MAGIC):
+            found.format = "torch"
             return _legacy(file, found)
         if head[0] == 0x80 and 2 <= head[1] <= 5 and path.endswith(_PICKLES):
+            found.format = "pickle"
             file.seek(-1, os.SEEK_END)
             return found if file.read(1) == b"." else found.ends_too_soon("its pickle has no end")
         if path.endswith(".tar"):
@@ -170,6 +176,16 @@ class _Sums:
 
 
 # --- formats -------------------------------------------------------------------------------------
+
+
+def _begins_as_torchs(file: BinaryIO) -> bool:
+    """Whether the first entry of an archive is the pickle of torch.save."""
+    file.seek(0)
+    header = file.read(_LOCAL_HEADER)
+    if len(header) < _LOCAL_HEADER:
+        return False
+    (length,) = struct.unpack("<H", header[26:28])
+    return file.read(length).endswith(b"/data.pkl")
 
 
 class _Part(io.RawIOBase):
@@ -316,6 +332,7 @@ def _tar(file: BinaryIO, found: Outline) -> Outline:
     file.seek(257)
     if file.read(5) != b"ustar":
         return found
+    found.format = "tar"
     file.seek(max(0, found.size - 1024))
     if found.size % 512 or file.read(1024).strip(b"\0"):
         return found.ends_too_soon("its archive has no end")

@@ -42,8 +42,10 @@ async def watch(workers: Callable[[], Collection[Worker]], node_rank: int, repor
         if comparison is not None and present:
             most = comparison.look(present)
             for news in comparison.news(time.monotonic()):
-                named = isinstance(news, e.MarksDiffer) and await _with_op(news, present)
-                report(comparison.attempt, named or news)
+                told: e.Event = news
+                if isinstance(news, e.MarksDiffer) and not news.steps:
+                    told = await _with_op(news, present)
+                report(comparison.attempt, told)
         # Two marks of a rank since the last look are too many: the next one could be in time.
         pause = pause / 2 if most > 1 else pause if most else pause * 1.2
         pause = min(max(pause, SHORTEST_SECONDS), LONGEST_SECONDS)
@@ -60,6 +62,8 @@ class _Group:
         self.local = local
         self.book = Book(len(local))
         self.told = False
+        self.unstepped = False
+        """That steps alone differ has been told."""
 
 
 class Comparison:
@@ -123,6 +127,15 @@ class Comparison:
             if found is not None:
                 group.told = True
                 self._found.append(self._difference(by_rank, group, *found))
+            elif group.book.unstepped is not None and not group.unstepped:
+                group.unstepped = True
+                key, steps = group.book.unstepped
+                self._found.append(
+                    marks_differ(
+                        steps, group.pg, group.pg_desc, self._sites.get(key, ""),
+                        self._node_rank, unstepped=True,
+                    )
+                )  # fmt: skip
 
     def _group(self, by_rank: dict[int, Worker], worker: Worker, number: int) -> _Group | None:
         """None for one whose members are not on record."""

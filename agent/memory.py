@@ -6,12 +6,15 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from harness import events as e
 from harness import orders as o
 from harness.agent import peers
+from harness.agent.batches import Batches
 from harness.agent.store_host import bind
+from harness.agent.workers import Worker
 from harness.config import Job
 from harness.errors import NodeFailure
 from harness.holdings import Generation, MemoryPlan
@@ -40,10 +43,12 @@ class NodeMemory:
         report: Callable[[int, e.Event], None],
         notice: Callable[[str], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        folder: Path,
     ) -> None:
         """`report` takes attempt and event, `notice` a line for the user; `spawn` has work done
-        beside all else, until the agent ends."""
+        beside all else, until the agent ends; `folder` is where ranks leave micro-batches."""
         self._job, self._report, self._notice, self._spawn = job, report, notice, spawn
+        self._batches = Batches(folder, spawn)
         self._key = b""
         self._node_rank = -1
         self._attempt = -1
@@ -63,6 +68,7 @@ class NodeMemory:
     def open(self, run: str, node_rank: int) -> None:
         """Once the node has its place: be there for other nodes, if there can be any."""
         self._node_rank, self._key = node_rank, peers.secret(run, self._job.token)
+        self._batches.open(self._key)
         self._spawn(self._tend())
         if self._job.nnodes + self._job.spares == 1:
             return
@@ -91,6 +97,7 @@ class NodeMemory:
         """Get ready for the ranks of `order`: with the memory that they go on from, or empty."""
         plan = order.memory or MemoryPlan()
         self._attempt, self._plan = order.attempt, plan
+        self._batches.begin(order)
         ranks = range(order.first_rank, order.first_rank + order.local_world_size)
         before, copies = self._own | self._leaving, self._copies
         wanted = (plan.restore_attempt, plan.restore_step)
@@ -150,9 +157,15 @@ class NodeMemory:
                     f" {source.address}: {lost}"
                 )
 
-    def staged(self) -> None:
-        """A rank has told that a generation of its own is whole."""
-        self._news.set()
+    def heard(self, worker: Worker, fact: dict[str, Any]) -> bool:
+        """Whether what a rank has told is for other nodes: a generation of its own that is whole,
+        or a part of a micro-batch."""
+        kind = fact.get("type")
+        if kind == "MemoryStaged":
+            self._news.set()
+        elif kind == "BatchLeft":
+            self._batches.told(worker.rank, worker.attempt, fact)
+        return kind in ("MemoryStaged", "BatchLeft")
 
     def stopped(self) -> None:
         """No rank lives any more: report all that is held; it stays so until `begin`."""
@@ -270,7 +283,9 @@ class NodeMemory:
             except OSError:
                 await asyncio.sleep(_AGAIN_SECONDS)  # out of descriptors: later there may be some
                 continue
-            self._spawn(peers.attend(end, self._key, self._take, self.file_of))
+            self._spawn(
+                peers.attend(end, self._key, self._take, self.file_of, self._batches.landed)
+            )
 
     def _take(self, words: dict[str, Any]) -> tuple[MemoryFile, int] | str:
         """The place for a copy that is offered, or why it is not wanted."""

@@ -5,6 +5,7 @@ A sender waits for the socket, and so for the receiver: nothing is buffered beyo
 
     give    rank, attempt, step...  ->  go, or no: why;  the bytes;  done
     fetch   rank, attempt, step     ->  go with what comes, or no: why;  the bytes
+    part    of a micro-batch (harness/agent/batches.py), bytes; the bytes  ->  nothing
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from typing import Any
 from harness.wire.waiting import within
 from harness.worker.memoryfile import SPAN, MemoryFile, Slot
 
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 _IDLE_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
 _NONCE = 16
@@ -31,6 +32,8 @@ Taken = Callable[[dict[str, Any]], tuple[MemoryFile, int] | str]
 """Where to put what is given, or why it is not wanted."""
 Found = Callable[[int, int, int], tuple[MemoryFile, Slot] | None]
 """What is held of (rank, attempt, step)."""
+Landed = Callable[[dict[str, Any], bytes], None]
+"""Takes a part of a micro-batch, and what was said of it."""
 
 
 class PeerLost(Exception):
@@ -103,8 +106,8 @@ class Wire:
 
     async def send_slot(self, file: MemoryFile, slot: Slot) -> None:
         with memoryview(file.view(slot.number, slot.bytes)) as view:
-            for at in range(0, slot.bytes, _CHUNK):
-                with view[at : min(at + _CHUNK, slot.bytes)] as chunk:
+            for at in range(0, slot.bytes, CHUNK):
+                with view[at : min(at + CHUNK, slot.bytes)] as chunk:
                     await self._send(chunk)
 
     async def receive_slot(
@@ -127,7 +130,7 @@ class Wire:
         with memoryview(whole) as view:
             at = 0
             while at < data + index:
-                with view[at : min(at + _CHUNK, data + index)] as chunk:
+                with view[at : min(at + CHUNK, data + index)] as chunk:
                     at += await self._receive_some(chunk)
         if not still():
             raise PeerLost("it came too late")
@@ -140,6 +143,18 @@ class Wire:
             index_bytes=index,
             brought=brought,
         )
+
+    async def give_part(self, chunk: bytes, **words: Any) -> None:
+        """A part of a micro-batch, CHUNK bytes at most. Raises PeerLost."""
+        await self.say(do="part", bytes=len(chunk), **words)
+        await self._send(chunk)
+
+    async def take_part(self, words: dict[str, Any], landed: Landed) -> None:
+        """Take in what was announced in `words`. Raises PeerLost."""
+        length = words.get("bytes")
+        if not isinstance(length, int) or not 0 < length <= CHUNK:
+            raise PeerLost("it offers what cannot be")
+        landed(words, await self._receive(length))
 
     async def _send(self, data: bytes | memoryview) -> None:
         loop = asyncio.get_running_loop()
@@ -229,20 +244,24 @@ async def fetch(
     await wire.receive_slot(file, number, answer, brought=True)
 
 
-async def attend(end: socket.socket, key: bytes, taken: Taken, found: Found) -> None:
+async def attend(
+    end: socket.socket, key: bytes, taken: Taken, found: Found, landed: Landed
+) -> None:
     """Serve one connection until it ends; a stranger gets nothing."""
     wire = Wire(end, key)
     try:
         await wire.prove(server=True)
         while True:
-            await _answer(wire, await wire.hear(), taken, found)
+            await _answer(wire, await wire.hear(), taken, found, landed)
     except (PeerLost, OSError, ValueError):
         pass  # the last two: the file was closed meanwhile
     finally:
         wire.close()
 
 
-async def _answer(wire: Wire, asked: dict[str, Any], taken: Taken, found: Found) -> None:
+async def _answer(
+    wire: Wire, asked: dict[str, Any], taken: Taken, found: Found, landed: Landed
+) -> None:
     match asked.get("do"):
         case "give":
             _numbers(asked)
@@ -262,5 +281,7 @@ async def _answer(wire: Wire, asked: dict[str, Any], taken: Taken, found: Found)
                 return
             await wire.say(go=True, **facts(held[1]))
             await wire.send_slot(*held)
+        case "part":
+            await wire.take_part(asked, landed)
         case _:
             raise PeerLost("it asks for what nobody understands")

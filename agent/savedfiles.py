@@ -14,8 +14,10 @@ from harness.agent.filesets import Flaw
 from harness.agent.openfiles import open_for_writing
 from harness.checkpointnames import (
     is_data,
+    is_models,
     is_pointer,
     is_unfinished,
+    may_be_ranks,
     part_of,
     series_of,
     step_of,
@@ -146,7 +148,7 @@ class SavedFiles:
         except OSError:
             return
         self._known[path] = Known(identity=identity, step=step_of(path), said=outline.step)
-        if outline.problem and not open_for_writing(path):
+        if outline.problem and _judged(path, outline) and not open_for_writing(path):
             self._bad(path, outline)
 
     def _outside(self, path: str) -> bool:
@@ -195,6 +197,8 @@ class SavedFiles:
         if not is_data(path) and not outline.spans and (not outline.problem or not outline.size):
             return
         if outline.problem:
+            if not _judged(path, outline):
+                return
             if open_for_writing(path):
                 return  # it will be closed once more
             if not final and self._doubted.get(path) != identity:
@@ -277,9 +281,11 @@ class SavedFiles:
             return
         before, known.digest = known.digest, digest
         newest = self._newest.get(self._place_of(path), -1)
-        if before and before != digest and known.step is not None and known.step < newest:
+        name = os.path.basename(path)
+        steps = not may_be_ranks(name, range(self._worlds.get(self._attempt, 0)))
+        if before and before != digest and steps and known.step is not None and known.step < newest:
             why = (
-                f"the bytes of {os.path.basename(path)} have changed since it was finished,"
+                f"the bytes of {name} have changed since it was finished,"
                 f" though step {newest} is there"
             )
             self._say(Flaw(kind="rewritten", path=path, why=why, step=known.step))
@@ -422,6 +428,11 @@ class SavedFiles:
                     f" {os.path.basename(path)} of it was written"
                 )
                 self._say(Flaw(kind="early", path=pointed.pointer, why=why, step=pointed.step))
+
+
+def _judged(path: str, outline: filecheck.Outline) -> bool:
+    """An empty file, or one in no known format, says only by its name whose it is."""
+    return bool(outline.format) or is_models(path)
 
 
 def _paths(sets: dict[str, filesets.Set]) -> list[str]:

@@ -5,36 +5,10 @@ import os
 import signal
 from collections.abc import Callable, Collection
 
-from harness import events as e
-from harness import orders as o
 from harness.agent import processes
 from harness.agent.workers import Worker
 
 _LOOK_SECONDS = 0.01
-_ARRIVED_SECONDS = 0.002
-"""After which all that a rank has written to its page before can be read here."""
-
-
-async def stop_at_step(
-    order: o.StopAtStep, workers: Collection[Worker], node_rank: int
-) -> e.StopStepTaken | None:
-    """Tell `workers` where to stop; the answer, where the order wants one."""
-    alive = [worker for worker in workers if worker.alive and worker.attempt == order.attempt]
-    if order.agreed:
-        for worker in alive:
-            worker.page.agree_to_stop(order.step)
-        return None
-    for worker in alive:
-        worker.page.propose_stop(order.step)
-    await asyncio.sleep(_ARRIVED_SECONDS)
-    alive = [worker for worker in alive if worker.alive]
-    return e.StopStepTaken(
-        node_rank=node_rank,
-        attempt=order.attempt,
-        step=order.step,
-        furthest=max((worker.page.asked_stop() for worker in alive), default=-1),
-        missed=any(worker.page.missed_stop() for worker in alive),
-    )
 
 
 class Stopper:

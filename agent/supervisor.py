@@ -30,6 +30,7 @@ from harness.agent import (
     vitals,
     workers,
 )
+from harness.agent.agreeing import tell_step
 from harness.agent.console import Console
 from harness.agent.digests import Digests
 from harness.agent.environment import node_environ
@@ -37,7 +38,7 @@ from harness.agent.launch import Launcher
 from harness.agent.line import Link
 from harness.agent.memory import NodeMemory
 from harness.agent.readings import Readings
-from harness.agent.stopping import Stopper, stop_at_step
+from harness.agent.stopping import Stopper
 from harness.agent.store_host import StoreHost
 from harness.agent.watchkeeper import WatchKeeper
 from harness.agent.workers import Ending, Worker
@@ -84,7 +85,9 @@ class Agent:
         self._readings = Readings(
             lambda: [worker for worker in self._workers.values() if worker.alive], link.report
         )
-        self._memory = NodeMemory(job, link.report, self._console.notice, self._in_background)
+        self._memory = NodeMemory(
+            job, link.report, self._console.notice, self._in_background, self._runtime_dir
+        )
         self._zygotes = ZygoteKeeper(
             job,
             self._environ,
@@ -181,8 +184,8 @@ class Agent:
                 torn.hold(order, self._console.notice)
             case o.KeepMemory():
                 self._in_background(self._keep_memory(order))
-            case o.StopAtStep():
-                self._in_background(self._stop_at_step(order))
+            case o.StopAtStep() | o.SaveAtStep():
+                self._in_background(self._tell_step(order))
             case o.InjectFault():
                 self._faults.order(order.fault)
             case o.Notify():
@@ -385,9 +388,9 @@ class Agent:
         done = await keeping.keep(order, self._job, self._memory.file_of, self._environ, path, log)
         self._link.report(order.failed, replace(done, node_rank=self._node_rank))
 
-    async def _stop_at_step(self, order: o.StopAtStep) -> None:
+    async def _tell_step(self, order: o.StopAtStep | o.SaveAtStep) -> None:
         await self._launched()
-        answer = await stop_at_step(order, self._workers.values(), self._node_rank)
+        answer = await tell_step(order, self._workers.values(), self._node_rank)
         if answer is not None:
             self._link.report(order.attempt, answer)
 
@@ -413,10 +416,7 @@ class Agent:
     # --- what workers do -----------------------------------------------------------------------
 
     def _on_fact(self, worker: Worker, fact: dict[str, Any]) -> None:
-        if fact.get("type") == "MemoryStaged":
-            self._memory.staged()
-            return
-        if self._faults.heard(worker, fact):
+        if self._memory.heard(worker, fact) or self._faults.heard(worker, fact):
             return
         try:
             event = facts.event_of(worker, fact, self._node_rank)

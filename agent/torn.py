@@ -3,30 +3,45 @@
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness import checkpointdir
 from harness.agent import filecheck
-from harness.checkpointnames import SUFFIXES, is_data, is_unfinished
+from harness.checkpointnames import SUFFIXES, is_data, is_models, is_unfinished
 from harness.checkpoints import attempt_name
 from harness.events import FilesSetAside
 from harness.orders import HoldCheckpoint, SetAside
 
+_MOST_WRITTEN = 4
+"""Files of a dead rank that are looked at."""
 
-def among(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of `paths` that are empty, or begin as a known format and do not end as one.
 
-    What is of no known format is not judged.
+def note(written: dict[str, bool], path: str, *, saved: bool) -> None:
+    """A rank has opened `path` for writing; `saved`: by torch.save, which may be given a file that
+    was opened, and told of, before."""
+    saved = written.pop(path, False) or saved
+    written[path] = saved
+    while len(written) > _MOST_WRITTEN:
+        del written[next(iter(written))]
+
+
+def among(written: Mapping[str, bool]) -> tuple[str, ...]:
+    """The checkpoints among `written` that are empty, or begin as a known format and do not end as
+    one. Its values say whether torch.save wrote the file.
+
+    What is of no known format is not judged, nor what may be no checkpoint: data of the user's is
+    the user's to repair.
     """
-    return tuple(path for path in dict.fromkeys(paths) if is_torn(path))
+    return tuple(path for path, saved in written.items() if is_torn(path, saved=saved))
 
 
-def is_torn(path: str) -> bool:
+def is_torn(path: str, *, saved: bool = True) -> bool:
     try:
-        return filecheck.outline(path, steps=False).torn
+        found = filecheck.outline(path, steps=False)
     except OSError:
         return False
+    return found.torn and (saved or is_models(path) or found.format == "torch")
 
 
 def carry_out(order: SetAside, node_rank: int, say: Callable[[str], None]) -> FilesSetAside:

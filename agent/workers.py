@@ -74,8 +74,9 @@ class Worker:
     last_reading: PulseReading | None = field(default=None)
     snapshot: Snapshot | None = None
     """Its last periodic flight record, if there was one."""
-    written: list[str] = field(default_factory=list)
-    """Checkpoint files of its script that it opened for writing last."""
+    written: dict[str, bool] = field(default_factory=dict)
+    """Files of its script with a checkpoint's name that it opened for writing last, and whether
+    torch.save did so."""
     handling: ExceptionInHand | None = None
     """The exception that its main thread has been handling for a while."""
     arrivals: ArrivalLog = field(default_factory=ArrivalLog)

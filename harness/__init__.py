@@ -16,6 +16,8 @@ What a training script may say to it; all of it does nothing outside of `harness
     harness.checkpoint_saved(step, path, seconds)
     harness.checkpoint_loaded(step, path)
     harness.checkpoint_failed(step, path, why)
+    if harness.should_save(step):       # a checkpoint is asked for: save and go on
+        ...
     if harness.should_stop(step):       # the run is preempted: save and leave
         ...
 """
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         checkpoint_saved,
         phase,
         progress,
+        should_save,
         should_stop,
     )
 
@@ -40,6 +43,7 @@ __all__ = [
     "checkpoint_saved",
     "phase",
     "progress",
+    "should_save",
     "should_stop",
 ]
 

@@ -5,9 +5,13 @@ Conventions of training scripts and libraries, not rules: a name that says nothi
 
 import os
 import re
+from collections.abc import Container
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".npz", ".pkl", ".tar")
-"""Of files that hold a model, or a part of one."""
+"""Of files that hold a model, or a part of one, or may do so."""
+
+_ANYBODYS = (".bin", ".npz", ".pkl", ".tar")
+"""Those of them that data sets and caches have as well."""
 
 STEP_KEYS = ("step", "global_step", "iteration", "iter", "steps", "epoch")
 """Under which a checkpoint says its own step, the surest first."""
@@ -38,6 +42,18 @@ _UNFINISHED = re.compile(
     + re.escape(ASIDE_SUFFIX),
     re.IGNORECASE,
 )
+_MODELS = re.compile(
+    r"model|optim|checkpoint|ckpt|snapshot|state|weight|param|scheduler|(?<![a-z])(?:adapter|lora"
+    r"|ema|resume)(?![a-z])",
+    re.IGNORECASE,
+)
+_SHELF = re.compile(r"checkpoint|ckpt|snapshot|weights", re.IGNORECASE)
+"""What folders of such files are called, and those of data are not."""
+_DATA = re.compile(
+    r"(?<![a-z])(?:data(?:set)?s?|train|val(?:id(?:ation)?)?|test|eval|samples?|batch(?:es)?|tokens?"
+    r"|cache|index|corpus|features?|embeddings?)(?![a-z])",
+    re.IGNORECASE,
+)
 _MOMENT = re.compile(r"[-_.](?:te?mp|temporary|part(?:ial)?|incomplete|unfinished)$", re.IGNORECASE)
 _POINTER = re.compile(r"^(?:latest|last)(?:[-_.]?(?:checkpoint\w*|ckpt|step|iter\w*))?(?:\.\w+)?$")
 
@@ -45,6 +61,19 @@ _POINTER = re.compile(r"^(?:latest|last)(?:[-_.]?(?:checkpoint\w*|ckpt|step|iter
 def is_data(name: str) -> bool:
     """Whether a file of this name holds tensors."""
     return name.endswith(SUFFIXES)
+
+
+def is_models(path: str) -> bool:
+    """Whether a file of this path is a model's or an optimizer's beyond doubt, by its name and its
+    folder's: `.bin`, `.npz`, `.pkl` and `.tar` may hold anything, also in numbered parts."""
+    if not is_data(path):
+        return False
+    folder, name = os.path.split(path)
+    shelf = os.path.basename(folder)
+    if not name.endswith(_ANYBODYS) or _MODELS.search(name) or _SHELF.search(shelf):
+        return True
+    numbered = said_step(name) is not None or said_step(shelf) is not None
+    return numbered and _DATA.search(name) is None
 
 
 def is_unfinished(name: str) -> bool:
@@ -86,6 +115,12 @@ def part_of(name: str) -> tuple[int, int] | None:
     if found is None:
         return None
     return int(found["a"] or found["b"] or found["c"]), int(found["of"] or 0)
+
+
+def may_be_ranks(name: str, ranks: Container[int]) -> bool:
+    """Whether the number in `name` may be that of the rank that wrote it, one of `ranks`, and not
+    its step: `data2.bin` lies beside `data0.bin` and `data1.bin`, none is older than another."""
+    return said_step(name) is None and step_of(name) in ranks
 
 
 def series_of(name: str) -> str:

@@ -8,6 +8,8 @@ default, so that old journals stay readable.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness.agreements import SaveStepTaken as SaveStepTaken
+from harness.agreements import StopStepTaken as StopStepTaken
 from harness.devices import GpuFailed as GpuFailed
 from harness.devices import GpusRead as GpusRead
 from harness.faults import Fault
@@ -246,8 +248,8 @@ class CheckpointSaved:
 class CheckpointFile:
     """What a script does with a checkpoint file of its own, without a word to Harness.
 
-    `what`: opened (for writing), saved, save_failed, loaded, load_failed. `step` is what the
-    checkpoint itself says; `bytes` the size of the file then.
+    `what`: opened (for writing), saving (by torch.save), saved, save_failed, loaded, load_failed.
+    `step` is what the checkpoint itself says; `bytes` the size of the file then.
     """
 
     rank: int
@@ -293,21 +295,6 @@ class CheckpointFailed:
     step: int
     path: str
     why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopStepTaken:
-    """The node's ranks have been told that they may have to stop at `step`.
-
-    `furthest` is the last step at which one of them asked whether to stop; `missed`: one had asked
-    at `step` or a later one before it was told.
-    """
-
-    node_rank: int
-    attempt: int
-    step: int
-    furthest: int
-    missed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,6 +432,7 @@ Event = (
     | CheckpointFailed
     | CheckpointFlaw
     | StopStepTaken
+    | SaveStepTaken
     | MemoryServed
     | MemoryHeld
     | MemoryKept

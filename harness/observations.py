@@ -124,6 +124,9 @@ class MarksDiffer:
     program has none. `odd` are the ranks that left the common order, all of them where that cannot
     be told (`tied`). `op` is what the group carries there, where that is known, and `left_out` the
     line that the odd ranks did not come through, or came through alone.
+
+    `steps` is not 0 where no collective was left out, for the backward passes agree: the odd ranks
+    have made so many optimizer steps fewer than the others (negative: more).
     """
 
     node_rank: int
@@ -143,6 +146,7 @@ class MarksDiffer:
     value: int = 0
     value_before: int = 0
     """What it was at `count_before`."""
+    steps: int = 0
     op: str = ""
     sizes: tuple[tuple[int, ...], ...] = ()
     dtype: str = ""

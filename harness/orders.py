@@ -34,6 +34,20 @@ class Reread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """Another node of the attempt: `size` ranks from `first_rank` on, whose agent is reached by
+    other agents at `address`."""
+
+    first_rank: int
+    size: int
+    address: str
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first_rank, self.first_rank + self.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers:
     """Start the local ranks `first_rank .. first_rank + local_world_size - 1` of `attempt`."""
 
@@ -58,6 +72,8 @@ class StartWorkers:
     """Steps, from the first one of the attempt, at which ranks look at all their numbers: they may
     tell which of two was wrong in an earlier attempt."""
     reread: Reread | None = None
+    neighbours: tuple[Neighbour, ...] = ()
+    """Whose ranks compute micro-batches of this node's ranks again, as far as its agent knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +119,18 @@ class StopAtStep:
 
     Not `agreed`: ranks that come there wait; answered by StopStepTaken, and another step may
     follow. `agreed`: every rank of the run knows the step; those that come there stop.
+    """
+
+    attempt: int
+    step: int
+    agreed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveAtStep:
+    """Have all local ranks find out in `harness.should_save` that they save at `step`, and go on.
+
+    Agreed to as StopAtStep is; answered by SaveStepTaken. `step` -1 only asks how far they are.
     """
 
     attempt: int
@@ -236,6 +264,7 @@ Order = (
     | CollectEvidence
     | TakeStacks
     | StopAtStep
+    | SaveAtStep
     | StopWorkers
     | SetAside
     | TellDigests
@@ -266,6 +295,14 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveNow:
+    """Save a checkpoint, all ranks at one step, and go on. `request` is any text that names this
+    request."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRun:
     """Stop all workers and start them again, from the newest restore point."""
 
@@ -293,4 +330,4 @@ class ShowStacks:
     show_on: int = -1
 
 
-Command = StopRun | Preempt | RestartRun | Inject | ShowStacks
+Command = StopRun | Preempt | SaveNow | RestartRun | Inject | ShowStacks

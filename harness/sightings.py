@@ -257,7 +257,7 @@ class Doubt:
 
     `check`: gradient (not finite before it was reduced), norm (of a gradient, far above all
     before), recompute (a checkpointed block gave other outputs when it was computed again), replay
-    (gradients of a micro-batch of `peer`, computed again, are others), at rest (the rank's own
+    (numbers of a micro-batch of `peer`, computed again, are others), at rest (the rank's own
     shard changed between two steps), update (of a parameter by the optimizer: it came out otherwise
     when it was computed again), loss (that the script tells is above `bound` and stays there).
     """

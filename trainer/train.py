@@ -216,8 +216,11 @@ class Trainer:
                 )
                 if self._checkpoints is not None:
                     self._checkpoints.remember(done.step, **self._things)
-                stopping = self._checkpoints is not None and harness.should_stop(done.step)
-                if done.step == steps or stopping or (every and done.step % every == 0):
+                kept = self._checkpoints is not None
+                stopping = kept and harness.should_stop(done.step)
+                asked = kept and harness.should_save(done.step)
+                due = every and done.step % every == 0
+                if done.step == steps or stopping or asked or due:
                     self._save()
                 if stopping:
                     self._say(f"asked to stop: leaving after step {done.step}")

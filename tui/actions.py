@@ -155,6 +155,10 @@ ACTIONS: tuple[Action, ...] = (
         group="change", cli="harness restart",
     ),
     Action(
+        name="checkpoint", keys="C", call="checkpoint", words="save now, all ranks at one step",
+        group="change", cli="harness ckpt save",
+    ),
+    Action(
         name="preempt", keys="P", call="preempt", words="save at one step, then stop the run",
         group="change", cli="harness stop --save",
     ),

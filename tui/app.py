@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 
 from harness.errors import UsageError
 from harness.faults import Fault, when, whom
-from harness.orders import Command, Inject, Preempt, RestartRun, ShowStacks, StopRun
+from harness.orders import Command, Inject, Preempt, RestartRun, SaveNow, ShowStacks, StopRun
 from harness.recovery import accept
 from harness.tui.actions import ACTIONS, BY_NAME, keys_text, offered
 from harness.tui.dialogs import Confirm, TextScreen, help_lines
@@ -257,6 +257,28 @@ class HarnessApp(Moving):
                 typed=header.run if header.world_size > _MOST_RANKS_WITHOUT_NAME else "",
             ),
             StopRun(why="asked for in the terminal view", signal=0),
+        )
+
+    def action_checkpoint(self) -> None:
+        if not self._may_act():
+            return
+        request = SaveNow(request=f"tui-{self.clock()}")
+        with self.feed.state() as state:
+            accepted, answer = accept(state, request)
+            mark = state.newest_restore_point
+        if not accepted:
+            self.say(f"it would be refused: {answer}")
+            return
+        took = "" if mark is None else f", as {mark.seconds:.1f} s at step {mark.step}"
+        header = self.shown_view.header
+        self._ask(
+            Confirm(
+                deed=f"Save a checkpoint of run {header.run} now?",
+                effect=f"All {header.world_size} ranks save at one step and go on.",
+                cost=f"Training stands still for it{took}.",
+                command=self._command("checkpoint"),
+            ),
+            request,
         )
 
     def action_preempt(self) -> None:

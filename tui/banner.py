@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.incidents import Incident
+from harness.recovery import saving
 from harness.state import RankState, RunState
 from harness.topology import ranks_text
 from harness.tui.cells import MEANINGS, TROUBLED, Cell
@@ -212,7 +213,9 @@ def _running(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
             text += f", {checkpointing} in a checkpoint"
         if done:
             text += f", {done} finished"
-        return Banner(tone="ok", lines=(text, _last_incident(state)))
+        now = saving(state)
+        under_way = f"SAVING  {now.words}" if now is not None and not now.over else ""
+        return Banner(tone="ok", lines=(text, under_way or _last_incident(state)))
     first = min(troubled, key=lambda cell: (cell.step, cell.rank))
     others = len(troubled) - 1
     more = f" and {plural(others, 'other')}" if others else ""

@@ -31,6 +31,7 @@ from harness.tui.replay import ReplayFeed
 from harness.tui.theme import BACKGROUND
 from harness.tui.view import View, build
 from harness.tui.where import Where
+from harness.tui.wording import clean
 
 Do = Callable[[Command], tuple[bool, str]]
 
@@ -234,6 +235,8 @@ class Shell(App[None]):
         self.cursor = min(self.cursor, max(0, len(view.cells) - 1))
         self._look_at_culprit(before, view)
         self._name_terminal(view)
+        if view.saving != before.saving and view.saving is not None and view.saving.over:
+            self.message = clean(view.saving.words)
         self.show_view(view)
         top = self.screen
         if isinstance(top, TextScreen):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from harness.goodput import ettr
 from harness.incidents import Incident
+from harness.recovery import Saving, saving
 from harness.state import RunState
 from harness.tui.banner import Banner, banner_of
 from harness.tui.cells import CULPRITS, TROUBLED, Cell, cells_of
@@ -86,6 +87,8 @@ class View:
     incidents: tuple[IncidentRow, ...]
     culprit: int | None
     """The rank that the banner names; None when it names none."""
+    saving: Saving | None = None
+    """What has become of the newest request for a checkpoint."""
 
     def place(self, cell: Cell) -> str:
         """Coordinates as text, such as `dp1 pp0 tp1`; empty when they are not known."""
@@ -139,6 +142,7 @@ def build(state: RunState, now_ns: int) -> View:
         coordinates=dict(state.coordinates),
         incidents=tuple(_incident_row(state, incident) for incident in state.incidents),
         culprit=banner.rank,
+        saving=saving(state),
     )
 
 

@@ -160,7 +160,11 @@ def _linear(original: Callable[..., Any], x: Any, weight: Any, bias: Any = None)
         return original(x, weight, bias)
     if fault.where == "local gradient":
         return original(x, _Flip.apply(weight, None, lambda t: spoil(t, fault)), bias)
-    return _Flip.apply(original(x, weight, bias), lambda t: _damage(t, fault), None)
+    out = original(x, weight, bias)
+    if hasattr(out, "_local_tensor"):  # a copy of a partial sum would be the whole sum
+        _damage(out, fault)
+        return out
+    return _Flip.apply(out, lambda t: _damage(t, fault), None)
 
 
 def _fires(fault: Fault) -> bool:

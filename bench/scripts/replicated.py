@@ -1,7 +1,8 @@
 """A small training in one of several layouts, that knows nothing of faults: `replicated.py LAYOUT`.
 
 ddp, ddp_checkpointed and zero1 hold one replica on each rank; hsdp one on every two ranks; fsdp
-cuts one over all; tp_dp and pp_dp cut each replica in two, by columns and by layers.
+cuts one over all; tp_dp and pp_dp cut each replica in two, by columns and by layers; pipelined
+does so under a schedule of torch's.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -169,8 +171,33 @@ def pp_dp(name: str) -> Training:
     return Training(step, optimizer)
 
 
+def pipelined(name: str) -> Training:
+    """Two stages under a schedule of torch's, four micro-batches each, replicas by DDP."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "pp"))
+    stage = rank % 2
+    part = layers()[:1] if stage == 0 else layers()[1:]
+    model = Ddp(Net(name, part), process_group=mesh["dp"].get_group())
+    schedule = Schedule1F1B(
+        PipelineStage(model, stage, 2, torch.device("cpu"), group=mesh["pp"].get_group()),
+        n_microbatches=4,
+        loss_fn=lambda out, target: (out - target).square().mean(),
+    )
+    optimizer = _adam(model)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        if stage == 0:
+            schedule.step(torch.randn(4 * BATCH, WIDTH))
+        else:
+            schedule.step(target=torch.randn(4 * BATCH, OUT))
+
+    return Training(step, optimizer)
+
+
 LAYOUTS: dict[str, Callable[[str], Training]] = {
-    made.__name__: made for made in (ddp, ddp_checkpointed, zero1, fsdp, hsdp, tp_dp, pp_dp)
+    made.__name__: made
+    for made in (ddp, ddp_checkpointed, zero1, fsdp, hsdp, tp_dp, pp_dp, pipelined)
 }
 
 

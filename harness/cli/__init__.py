@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("harness.cli.plan", "Plan memory, traffic and a layout for a training, beforehand."),
     "analyze": ("harness.cli.analyze", "Name the rank that a hang began with, from its dumps."),
     "attach": ("harness.cli.attach", "Show the stacks of a job that Harness did not start."),
-    "ckpt": ("harness.cli.ckpt", "List, verify and prune a folder of checkpoints."),
+    "ckpt": ("harness.cli.ckpt", "List, verify, prune checkpoints; save one now."),
     "restart": ("harness.cli.restart", "Start all workers again, from the newest checkpoint."),
     "stop": ("harness.cli.stop", "Stop a run."),
     "inject": ("harness.cli.inject", "Do harm to a run on purpose, to see it recover."),

@@ -1,4 +1,5 @@
-"""`harness ckpt`: what a folder of checkpoints holds, whether it can be trusted, what may go."""
+"""`harness ckpt`: what a folder of checkpoints holds, whether it can be trusted, what may go; and
+one more of a run that goes on."""
 
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ import click
 
 from harness import checkpointdir
 from harness.checkpointdir import Found
+from harness.cli import saving
 from harness.cli.numbers import Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import CheckpointError, ExitCode
@@ -17,17 +19,20 @@ from harness.sizes import size_text
 @click.group("ckpt", invoke_without_command=True, context_settings=SETTINGS)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Look after a folder of checkpoints that harness.Checkpointer has written.
+    """Look after a folder of checkpoints that harness.Checkpointer has written, or have a run save
+    one now.
 
     \b
+      harness ckpt save swift-otter-12
       harness ckpt ls checkpoints
       harness ckpt verify checkpoints
       harness ckpt prune checkpoints --keep 3 --dry-run
     """
     if ctx.invoked_subcommand is None:
-        raise click.UsageError("missing command: ls, verify or prune")
+        raise click.UsageError("missing command: save, ls, verify or prune")
 
 
+command.add_command(saving.command)
 _FOLDER = click.argument("directory", metavar="DIR")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 

@@ -18,7 +18,10 @@ _WELL_KNOWN = 10
 
 def find(attempt: AttemptState) -> list[Finding]:
     """One finding per group, the earliest first."""
-    differing = sorted(attempt.marks_differ, key=lambda known: known[0].seen_ns)
+    differing = sorted(
+        (known for known in attempt.marks_differ if not known[0].steps),
+        key=lambda known: known[0].seen_ns,
+    )
     return [_finding(event, ref) for event, ref in differing]
 
 

@@ -31,7 +31,7 @@ def find(attempt: AttemptState, told: Sequence[Told]) -> list[Finding]:
     own = ", ".join(f"{each.doubt.peer} by {each.rank}" for each in pairs)
     if len(common) == 1:
         cause = (
-            f"{names} computes other gradients than its neighbours, of its own micro-batch and of"
+            f"{names} computes other numbers than its neighbours, of its own micro-batch and of"
             f" its neighbour's, in step {one.doubt.step + 1}"
         )
         reason = (
@@ -40,7 +40,7 @@ def find(attempt: AttemptState, told: Sequence[Told]) -> list[Finding]:
             " same rank on another device tells"
         )
         return [_finding(one, tuple(common), cause, reason, "likely")]
-    cause = f"one of {names} computes wrong gradients in step {one.doubt.step + 1}"
+    cause = f"one of {names} computes wrong numbers in step {one.doubt.step + 1}"
     reason = (
         f"batches computed again with another result: {own}; two ranks cannot outvote each other"
     )
@@ -59,17 +59,16 @@ def _single(told: Told) -> Finding:
             return _finding(
                 told, (by,),
                 f"rank {by} computed a micro-batch of rank {doubt.peer} wrongly once (step {step})",
-                "computed a second time it gave the gradients that its owner had", "likely",
+                "computed a second time it gave the numbers that its owner had", "likely",
             )  # fmt: skip
         case "second":
             how = "rank" if doubt.peer == by else "its neighbour, rank"
             return _finding(
                 told, (doubt.peer,),
-                f"rank {doubt.peer} computed wrong gradients in step {step}, first in"
-                f" {doubt.subject}",
+                f"rank {doubt.peer} computed wrong numbers in step {step}, first {doubt.subject}",
                 f"{how} {by} computed its micro-batch twice again: both times the same"
-                f" gradients, {doubt.differ} of {doubt.total} not those that went into the"
-                " reduction; all other pairs agree", "likely",
+                f" numbers, {doubt.differ} of {doubt.total} (gradients, outputs, what goes to other"
+                " ranks) not those that its owner had; all other pairs agree", "likely",
             )  # fmt: skip
     ranks = tuple(sorted(_ranks(told)))
     return _finding(
@@ -84,7 +83,7 @@ def _everywhere(pairs: Sequence[Told]) -> Finding:
     ranks = tuple(sorted(frozenset.union(*[_ranks(each) for each in pairs])))
     return _finding(
         one, ranks,
-        f"micro-batches give other gradients when they are computed again, {len(pairs)} of them in"
+        f"micro-batches give other numbers when they are computed again, {len(pairs)} of them in"
         f" step {one.doubt.step + 1}",
         "no single rank is in all of these pairs, and earlier rounds agreed: kernels that add in"
         " any order or a program that draws random numbers by itself, not a device", "likely",
@@ -103,7 +102,7 @@ def _finding(
     doubt = told.doubt
     shows = (
         f"replay {doubt.count}: batch of rank {doubt.peer} by rank {told.rank},"
-        f" {doubt.differ} gradients differ; {doubt.looks} replays there so far"
+        f" {doubt.differ} tensors differ; {doubt.looks} replays there so far"
     )
     return finding(verdict, told, ranks, cause, reason, confidence, shows)
 

@@ -1,9 +1,9 @@
 """Numbers that ranks should have in common and have not: silent_data_corruption,
 replica_divergence, tp_replicated_param_divergence, buffers_differ, unexpected_replication.
 
-The order of evidence: a rank whose parameters have changed between two of its own steps accuses
-itself; inputs that were equal point to what was done with them; a majority of three names a
-candidate only; two that differ are both named.
+The order of evidence: a rank whose parameters or optimizer's state have changed between two of its
+own steps accuses itself; inputs that were equal point to what was done with them; a majority of
+three names a candidate only; two that differ are both named.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ from harness.diagnosis.crossing import alone as crossing_of
 from harness.diagnosis.signature import Signature
 from harness.incidents import Confidence, EvidenceRef, Finding
 from harness.state import AttemptState
+from harness.state.doubts import Told
 from harness.state.replicas import COLUMNS, LEARNT, Suspicion, changed_at_rest
 from harness.topology import ranks_name
 
@@ -51,7 +52,10 @@ def find(attempt: AttemptState) -> list[Finding]:
     for clock in clocks:
         firsts.append(min((k for k in changes if k.track.part.clock == clock), key=_position))
     first = min(firsts, key=_order, default=None)
-    found = [] if first is None else [change(first, attempt.replicas.suspicions)]
+    found = []
+    if first is not None:
+        resting = attempt.doubts.of("at rest")
+        found = [change(first, attempt.replicas.suspicions, resting)]
     return [*found, *_once([_other(known) for known in others])]
 
 
@@ -95,6 +99,8 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
     if attempt.surveyed_ns < places.until_ns(known) and not _over(attempt):
         return False  # where in the tensor it is may still be told
     heard_ns = attempt.surveyed_ns - known.at.at_ns
+    if heard_ns < ASK_SECONDS * 1e9 and _strayed(known) and not _over(attempt):
+        return False  # the marks may tell which of the ways was wrong
     if heard_ns < ASK_SECONDS * 1e9 and unfinished(known, attempt.replicas.tracks.values()):
         return False  # another group that one of these is in may tell which it is
     if known.track.single or known.kind in ("axis", "alike"):
@@ -103,6 +109,14 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
         return False
     waited = attempt.surveyed_ns - known.asked_ns
     return known.asked <= known.answered or waited > ASK_SECONDS * 1e9
+
+
+def _strayed(known: Suspicion) -> bool:
+    """Whether those that differ had gone another way right before: no device does that."""
+    split = known.track.split
+    if known.kind != "split" or split is None:
+        return False
+    return bool(split.strayed) and (_difference(known).odd or known.group) == split.strayed
 
 
 def _over(attempt: AttemptState) -> bool:
@@ -137,9 +151,11 @@ def _difference(known: Suspicion) -> _Difference:
     )  # fmt: skip
 
 
-def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
+def change(
+    known: Suspicion, others: Sequence[Suspicion] = (), resting: Sequence[Told] = ()
+) -> Finding:
     """What is claimed of ranks that are not alike, or not alike any more; `others` are suspicions
-    of the same attempt."""
+    of the same attempt, `resting` what ranks have told that changed between two of their steps."""
     if known.kind == "axis":
         return _along_axis(known)
     difference = _difference(known)
@@ -154,6 +170,16 @@ def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
             "its own digest before the step is not the one after the step before, the others'"
             " are: memory changed by itself",
         )  # fmt: skip
+    alone = _self_accused(known, resting) if difference.few else None
+    if alone is not None:
+        return _corrupted(
+            known, difference, frozenset({alone.rank}), others, "proven",
+            f"before that it found other bits in its own {alone.doubt.subject}"
+            f" ({', '.join(alone.doubt.tensors)}) than it had left at the end of step"
+            f" {alone.doubt.step}, and no other rank did: memory changed by itself",
+        )  # fmt: skip
+    if _strayed(known):
+        return _diverged(known, difference)
     if difference.odd and len(difference.odd) == 1 and difference.few:
         reason = _outvoted(known, difference)
         return _corrupted(known, difference, difference.odd, others, "likely", reason)
@@ -164,6 +190,16 @@ def change(known: Suspicion, others: Sequence[Suspicion] = ()) -> Finding:
     if len(known.group) == 2 and difference.few:
         return _one_of_two(known, difference, others)
     return _diverged(known, difference)
+
+
+def _self_accused(known: Suspicion, resting: Sequence[Told]) -> Told | None:
+    """The one replica whose memory changed after all were alike and before they were not."""
+    if known.before is None:
+        return None
+    since, until = known.before.step, known.at.step  # clocks of hosts are not alike
+    told = [each for each in resting if since <= each.doubt.step <= until]
+    ranks = {each.rank for each in told}
+    return told[0] if len(ranks) == 1 and ranks <= known.group else None
 
 
 def _one_of_two(known: Suspicion, difference: _Difference, others: Sequence[Suspicion]) -> Finding:
@@ -239,13 +275,21 @@ def _corrupted(
 def _diverged(known: Suspicion, difference: _Difference) -> Finding:
     ranks = difference.odd or known.group
     many = f"{len(difference.names)} of {difference.total} tensors differ"
+    why = (
+        f"{many}, with {difference.classes} different values on {len(known.group)} ranks: that is"
+        " what a program does, not what a device does"
+    )
+    if _strayed(known):
+        why = (
+            "right before, the ranks had come there with different numbers of calls behind them: a"
+            " step that one of them left out or made twice does this, and no device"
+        )
     how = LEARNT_ONLY if known.track.part.how in LEARNT and not _exact(known) else SOFTWARE
     return _finding(
         "replica_divergence", known, ranks, "likely",
         f"{ranks_name(sorted(ranks))} went apart in {_what(known, difference)} since"
         f" {_when(known)}; equal until then",
-        f"{many}, with {difference.classes} different values on {len(known.group)} ranks: that is"
-        " what a program does, not what a device does", how,
+        why, how,
     )  # fmt: skip
 
 

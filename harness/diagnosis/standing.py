@@ -16,6 +16,7 @@ from harness.diagnosis import (
     replicas,
     signatures,
     straggler,
+    unstepped,
     watched_files,
 )
 from harness.diagnosis.parts import common_coordinates, nodes_text
@@ -27,6 +28,7 @@ DETECTORS: tuple[Callable[[AttemptState], list[Finding]], ...] = (
     checkpoint_files.step_mismatch,
     signatures.find,
     marks.find,
+    unstepped.find,
     replicas.find,
     doubts.find,
     straggler.find,

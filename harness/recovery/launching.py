@@ -31,6 +31,7 @@ from harness.recovery.members import (
     members,
 )
 from harness.recovery.memory import memory_plans, restorable
+from harness.recovery.neighbours import neighbours
 from harness.recovery.remedy import choose
 from harness.state import AttemptState, RunState
 from harness.topology import place_ranks, ranks_text
@@ -223,6 +224,7 @@ def start_workers(state: RunState, attempt: AttemptState) -> list[Decision]:
                 spike_bound=0.0 if spike is None else spike.bound,
                 closely=closely(state, attempt),
                 reread=reread(state, attempt),
+                neighbours=neighbours(state, attempt, node.node_rank),
             ),
         )
         for group_rank, node in enumerate(attempt.nodes.values())

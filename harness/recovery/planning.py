@@ -40,6 +40,7 @@ from harness.recovery.quarantine import quarantine_notices, strikes
 from harness.recovery.remedy import aside, incident_of
 from harness.recovery.restarting import accept_restart, restart
 from harness.recovery.retention import countable, lost_notice
+from harness.recovery.saving import accept_save, save_orders
 from harness.recovery.settling import settle
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.verifying import answered_by_ns, ask, certify, hold
@@ -96,6 +97,8 @@ def accept(state: RunState, command: o.Command) -> tuple[bool, str]:
             if state.stop is not None:
                 return True, "the run is being stopped already"
             return True, "the run is preempted"
+        case o.SaveNow():
+            return accept_save(state)
         case o.RestartRun():
             return accept_restart(state)
         case o.Inject(fault=fault):
@@ -136,7 +139,11 @@ def _accept_fault(state: RunState, run: e.RunStarted, fault: Fault) -> tuple[boo
 
 def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
     reachable = _reachable(attempt)
-    asks = stack_orders(state, attempt, reachable, now_ns) or _injects(state, attempt)
+    asks = (
+        stack_orders(state, attempt, reachable, now_ns)
+        or _injects(state, attempt)
+        or save_orders(state, attempt, reachable)
+    )
     if asks:
         return asks
     incident = _decisive_incident(state, attempt)

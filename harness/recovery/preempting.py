@@ -1,24 +1,15 @@
-"""Preemption: every rank saves at one and the same step, then the run stops.
+"""Preemption: every rank saves at one and the same step, then the run stops."""
 
-The step lies a little ahead of the furthest rank. It is first proposed: a rank that comes there
-waits. When every node has said that none of its ranks was there before it was told, the step is
-agreed to; otherwise a later one is proposed. So no rank can stop where another went on.
-"""
-
-from harness import events as e
 from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.errors import ExitCode
 from harness.recovery.ending import Decision, end
-from harness.state import AttemptState, RunState, StopAt
+from harness.recovery.meeting import agree, propose, saved_since
+from harness.state import AttemptState, Meeting, RunState
 from harness.topology import ranks_name
 
 _SIGTERM = 15
 _PREEMPTED = "preempted,"
-_MARGIN = 2
-"""Steps beyond the furthest rank. Each further try takes eight times as many: steps may take less
-than the way to the rank and back."""
-_MARGIN_GROWTH = 8
 
 
 def stop_wanted(
@@ -62,28 +53,10 @@ def preempt(
     if len(attempt.gone) == attempt.world_size:
         return _all_gone(state, attempt)
     at = attempt.stop_at
+    asked = max(rank.asked_stop for rank in attempt.ranks.values())
     if at is None:
-        return _propose(attempt, reachable, _MARGIN)
-    untold = sorted(reachable - at.told - at.agreed)
-    if untold and not at.agreed:
-        return _orders(attempt, untold, at.step, agreed=False)
-    if not at.agreed and not at.answers.keys() >= reachable:
-        return []
-    if not at.agreed and any(answer.missed for answer in at.answers.values()):
-        return _propose(attempt, reachable, _MARGIN * _MARGIN_GROWTH ** (at.tries + 1))
-    return _orders(attempt, sorted(reachable - at.agreed), at.step, agreed=True)
-
-
-def _propose(attempt: AttemptState, reachable: set[int], margin: int) -> list[Decision]:
-    answers = [] if attempt.stop_at is None else list(attempt.stop_at.answers.values())
-    asked = [rank.asked_stop for rank in attempt.ranks.values()]
-    furthest = max([*asked, *(answer.furthest for answer in answers)])
-    return _orders(attempt, sorted(reachable), furthest + margin, agreed=False)
-
-
-def _orders(attempt: AttemptState, nodes: list[int], step: int, *, agreed: bool) -> list[Decision]:
-    order = o.StopAtStep(attempt=attempt.index, step=step, agreed=agreed)
-    return [e.OrderGiven(node_rank=node, order=order) for node in nodes]
+        return propose(o.StopAtStep, attempt, at, reachable, asked)
+    return agree(o.StopAtStep, attempt, at, reachable, asked)
 
 
 def preempted_by_ns(state: RunState, attempt: AttemptState) -> list[int]:
@@ -106,8 +79,8 @@ def saved(state: RunState, attempt: AttemptState) -> CheckpointMark | None:
     at = _agreed(attempt)
     if at is None:
         return None
-    marks = [m for m in state.checkpoints.values() if m.whole_ns and m.step >= at.step]
-    return max((m for m in marks if m.attempt == attempt.index), key=lambda m: m.step, default=None)
+    whole = saved_since(state, attempt, at.step)
+    return whole[-1] if whole else None
 
 
 def _savers(state: RunState, attempt: AttemptState) -> frozenset[int]:
@@ -118,7 +91,7 @@ def _savers(state: RunState, attempt: AttemptState) -> frozenset[int]:
     return frozenset().union(*found)
 
 
-def _agreed(attempt: AttemptState) -> StopAt | None:
+def _agreed(attempt: AttemptState) -> Meeting | None:
     at = attempt.stop_at
     return at if at is not None and at.agreed else None
 

@@ -12,6 +12,7 @@ from harness.sdk.progress import (
     checkpoint_saved,
     phase,
     progress,
+    should_save,
     should_stop,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "checkpoint_saved",
     "phase",
     "progress",
+    "should_save",
     "should_stop",
 ]
 

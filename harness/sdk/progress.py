@@ -80,6 +80,16 @@ def should_stop(step: int) -> bool:
     return guest is not None and guest.should_stop(int(step))
 
 
+def should_save(step: int) -> bool:
+    """Whether to save after `step` and go on: a checkpoint is asked for (`harness ckpt save`).
+
+    To be asked as `should_stop` is, and true on all ranks at the same step, once for each request.
+    `harness.Checkpointer.maybe_save` asks by itself. Costs microseconds.
+    """
+    guest = current()
+    return guest is not None and guest.should_save(int(step))
+
+
 def checkpoint_saved(step: int, path: str | os.PathLike[str], seconds: float) -> None:
     """Say that this rank's part of the checkpoint of `step` at `path` is safe on disk.
 

@@ -6,25 +6,27 @@ from harness.state.folding import fold, fold_all
 from harness.state.words import (
     AttemptState,
     Collection,
+    Meeting,
     NodeState,
     RankState,
     RankStatus,
     RunState,
+    SaveRequest,
     StackRequest,
     Stage,
-    StopAt,
 )
 
 __all__ = [
     "AttemptState",
     "Collection",
+    "Meeting",
     "NodeState",
     "RankState",
     "RankStatus",
     "RunState",
+    "SaveRequest",
     "StackRequest",
     "Stage",
-    "StopAt",
     "fold",
     "fold_all",
 ]

@@ -11,7 +11,18 @@ from typing_extensions import assert_never
 
 from harness import events as e
 from harness import orders as o
-from harness.state import booking, digesting, files, groups, memory, nodes, pulses, sampling, stalls
+from harness.state import (
+    booking,
+    digesting,
+    files,
+    groups,
+    meetings,
+    memory,
+    nodes,
+    pulses,
+    sampling,
+    stalls,
+)
 from harness.state.reading import arrivals_read, gpus_read, setups_read, vitals_read
 from harness.state.rerun import left, pending
 from harness.state.words import (
@@ -21,7 +32,6 @@ from harness.state.words import (
     RunState,
     StackRequest,
     Stage,
-    StopAt,
 )
 
 
@@ -116,6 +126,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.CheckpointFailed()
             | e.CheckpointFlaw()
             | e.StopStepTaken()
+            | e.SaveStepTaken()
             | e.FactsLost()
             | e.ArrivalsRead()
             | e.VitalsRead()
@@ -221,10 +232,9 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
                 files.note(state, attempt, stamp, event)
-        case e.StopStepTaken():
-            attempt = _attempt(state, event.attempt)
-            if attempt is not None and (at := attempt.stop_at) and at.step == event.step:
-                at.answers[event.node_rank] = event
+                meetings.noted(state, stamp, event)
+        case e.StopStepTaken() | e.SaveStepTaken():
+            meetings.answered(_attempt(state, event.attempt), event)
         case e.EvidenceTaken():
             rank = _rank(state, stamp.attempt, event.rank)
             if rank is not None:
@@ -270,6 +280,8 @@ def _command_taken(state: RunState, stamp: e.Stamp, event: e.CommandTaken) -> No
         case o.Preempt():
             if state.preempt is None:
                 state.preempt, state.preempt_ns = event.command, stamp.wall_ns
+        case o.SaveNow():
+            meetings.wanted(state, event.command)
         case o.RestartRun():
             if state.attempt is not None:
                 state.attempt.restart = state.attempt.restart or event.command
@@ -331,16 +343,6 @@ def _worker_exited(state: RunState, stamp: e.Stamp, event: e.WorkerExited) -> No
         _trouble(state, stamp, event.exited_ns, event.rank)
 
 
-def _stop_at(state: RunState, node_rank: int, order: o.StopAtStep) -> None:
-    attempt = _attempt(state, order.attempt)
-    if attempt is None:
-        return
-    at = attempt.stop_at
-    if at is None or at.step != order.step:
-        at = attempt.stop_at = StopAt(step=order.step, tries=0 if at is None else at.tries + 1)
-    (at.agreed if order.agreed else at.told).add(node_rank)
-
-
 def _workers_stopped(state: RunState, stamp: e.Stamp, event: e.WorkersStopped) -> None:
     attempt = _attempt(state, event.attempt)
     if attempt is None:
@@ -385,8 +387,8 @@ def _order_given(state: RunState, stamp: e.Stamp, event: e.OrderGiven) -> None:
             if attempt is not None:
                 attempt.keep_ordered[event.node_rank] = event.order
                 attempt.keep_ordered_ns = attempt.keep_ordered_ns or stamp.wall_ns
-        case o.StopAtStep():
-            _stop_at(state, event.node_rank, event.order)
+        case o.StopAtStep() | o.SaveAtStep():
+            meetings.ordered(_attempt(state, event.order.attempt), event.node_rank, event.order)
         case o.InjectFault():
             state.injects_ordered += 1
         case o.TakeStacks(request=name):

@@ -160,6 +160,9 @@ class Book:
         self.tracks: dict[tuple[str, int], Track] = {}
         self._rows: dict[tuple[str, int], dict[int, dict[int, Sample]]] = {}
         self._done: dict[tuple[str, int], int] = {}
+        self.unstepped: tuple[int, Difference] | None = None
+        """Key and difference of optimizer steps that one side has made fewer, or more, while all
+        backward passes have their collectives: the first that was beyond doubt."""
 
     def add(self, kind: str, key: int, count: int, member: int, sample: Sample) -> Row | None:
         """`member` came to `count`; returns the row when it is complete now."""
@@ -178,6 +181,8 @@ class Book:
             del rows[known]
         self._done[place] = count
         track.add(count, row)
+        if self.unstepped is None and kind != FORWARD:
+            self.unstepped = self._find_unstepped()
         return row
 
     def interrupt(self) -> None:
@@ -199,6 +204,17 @@ class Book:
                     found.counted or _seconded(found, others)
                 )
             if sure:
+                return key, found
+        return None
+
+    def _find_unstepped(self) -> tuple[int, Difference] | None:
+        passes = [track for track in self.tracks.values() if track.kind == BACKWARD]
+        for (kind, key), track in self.tracks.items():
+            found = track.difference
+            if kind != STEP or found is None or found.rows < LEAST_DIFFERING:
+                continue
+            since = [other for other in passes if other.last_ns > found.first_ns]
+            if since and all(other.agrees for other in since) and steps_fewer(found):
                 return key, found
         return None
 
@@ -243,3 +259,23 @@ def odd_ranks(found: Difference) -> tuple[tuple[int, ...], int | None]:
         usual = kept.pop()
     odd = [r for sample in found.row.values() if sample.seq != usual for r in sample.ranks]
     return tuple(sorted(odd)), usual
+
+
+def steps_fewer(found: Difference) -> int:
+    """How many marks the odd ranks, or those with more collectives where nobody is odd, have made
+    fewer than the others; negative: more. 0 where their collectives are no whole number of
+    rhythms, so that it is not known."""
+    odd, usual = odd_ranks(found)
+    passed = found.count - found.count_before
+    ways = {m: s.seq - found.before[m].seq for m, s in found.row.items() if m in found.before}
+    if usual is None:
+        seqs = sorted({sample.seq for sample in found.row.values()})
+        usual = seqs[0]
+        paces = sorted(way for way in ways.values() if way > 0)
+    else:
+        paces = sorted({way for m, way in ways.items() if found.row[m].seq == usual})
+        seqs = sorted({s.seq for s in found.row.values() if set(s.ranks) & set(odd)})
+    if not paces or not paces[0]:
+        return 0
+    steps, rest = divmod((seqs[-1] - usual) * passed, paces[0])
+    return 0 if rest else steps

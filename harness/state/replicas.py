@@ -5,6 +5,7 @@ that are not the same ones. What follows from a difference is for `harness.state
 say, and for `harness.diagnosis.replicas` to put into words.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -65,6 +66,9 @@ class Split:
     moved: int
     """Those of them at which the values were new."""
     looks: int = 1
+    strayed: frozenset[int] = frozenset()
+    """Ranks that had not done as much as most at `at`, or already at `before`, since the look
+    before; all where none are most."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +91,11 @@ class Track:
     held: int = 0
     held_moved: int = 0
     wavered: bool = False
-    """Its ranks have been alike, different and alike again: nothing can be said of it."""
+    """Nothing can be said of it, mostly because it is `reunited`."""
+    reunited: bool = False
+    """Its ranks have been alike, different and alike again."""
+    strayed: tuple[int, frozenset[int]] = (-1, frozenset())
+    """Count of the newest look before which the ranks had not done as much, and which had not."""
     first: Look | None = None
     last: Look | None = None
     split: Split | None = None
@@ -161,18 +169,25 @@ class Track:
             return
         moved = look.values.keys() != last.values.keys()
         self.moved += moved
+        astray = strayed(last, look)
         if self.split is None:
             if look.classes == last.classes:
                 self.held += 1
                 self.held_moved += moved
             else:
-                self.split = Split(before=last, at=look, held=self.held, moved=self.held_moved)
+                known = self.strayed[1] if self.strayed[0] == last.count else frozenset()
+                self.split = Split(
+                    before=last, at=look, held=self.held, moved=self.held_moved,
+                    strayed=known | astray,
+                )  # fmt: skip
         elif look.classes == self.split.before.classes:
             if self.part.site != "gradients":
-                self.wavered = True
+                self.wavered = self.reunited = True
             self.split, self.held, self.held_moved = None, 1, 0
         else:
             self.split.looks += 1
+        if astray:
+            self.strayed = look.count, astray
 
     def _remember(self, look: Look) -> None:
         """For an attempt that computes the same again."""
@@ -284,6 +299,33 @@ def in_step(before: Look, at: Look, group: frozenset[int]) -> bool:
     if not all(rank in before.progress and rank in at.progress for rank in group):
         return False
     return len({at.progress[rank] - before.progress[rank] for rank in group}) == 1
+
+
+def strayed(before: Look, at: Look) -> frozenset[int]:
+    """Ranks that have not done as much as most between the two looks; all where none are most."""
+    done = Counter(
+        {rank: at.progress[rank] - before.progress.get(rank, 0) for rank in at.progress}.values()
+    )
+    if len(done) < 2:
+        return frozenset()
+    (most, number), (_, next_one) = done.most_common(2)
+    return frozenset(
+        rank
+        for rank in at.progress
+        if number == next_one or at.progress[rank] - before.progress.get(rank, 0) != most
+    )
+
+
+def shifted(track: Track, group: frozenset[int]) -> bool:
+    """Whether ranks of `group` that are not alike at one look are so at different ones: then they
+    only count otherwise, and hold the same."""
+    since = 0 if track.split is None else track.split.at.count
+    seen: dict[int, set[int]] = {}
+    for look in track.unequal:
+        for value, ranks in look.values.items() if look.count >= since else ():
+            for rank in ranks & group:
+                seen.setdefault(rank, set()).add(value)
+    return bool(seen) and all(one & other for one in seen.values() for other in seen.values())
 
 
 def changed_at_rest(

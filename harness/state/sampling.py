@@ -3,7 +3,7 @@ ranks."""
 
 from harness import events as e
 from harness.sightings import MarkPlace
-from harness.state.marking import Book, Difference, Row, Sample, odd_ranks
+from harness.state.marking import Book, Difference, Row, Sample, odd_ranks, steps_fewer
 from harness.state.words import AttemptState
 
 _MOST_BOOKS = 256
@@ -37,17 +37,25 @@ def take_samples(attempt: AttemptState, event: e.MarksSampled, ref: tuple[str, i
             value=one.value,
         )
         row = book.add(one.kind, one.key, one.count, min(one.ranks), sample)
-        found = None if row is None else book.difference()
-        told = {(known.pg, known.pg_desc) for known, _ in attempt.marks_differ}
-        if found is not None and (one.pg, one.pg_desc) not in told:
-            difference = marks_differ(found[1], one.pg, one.pg_desc, one.site, event.node_rank)
-            attempt.marks_differ.append((difference, ref))
+        if row is None:
+            continue
+        told = {(known.pg, known.pg_desc, bool(known.steps)) for known, _ in attempt.marks_differ}
+        for found, steps in ((book.difference(), False), (book.unstepped, True)):
+            if found is None or (one.pg, one.pg_desc, steps) in told:
+                continue
+            key, difference = found
+            if not steps or key == one.key:  # its own mark tells the line
+                known = marks_differ(
+                    difference, one.pg, one.pg_desc, one.site, event.node_rank, steps
+                )
+                attempt.marks_differ.append((known, ref))
 
 
 def marks_differ(
-    found: Difference, pg: str, pg_desc: str, site: str, node_rank: int
+    found: Difference, pg: str, pg_desc: str, site: str, node_rank: int, unstepped: bool = False
 ) -> e.MarksDiffer:
-    """`found` as an event; what only an agent can know is left out."""
+    """`found` as an event; what only an agent can know is left out. `unstepped`: it is one of
+    optimizer steps alone."""
     counted = found.counted and named(found.row) and named(found.before)
     odd, usual = odd_ranks(found)
     return e.MarksDiffer(
@@ -66,6 +74,7 @@ def marks_differ(
         name=named(found.row) if counted else "",
         value=value(found.row) if counted else 0,
         value_before=value(found.before) if counted else 0,
+        steps=steps_fewer(found) if unstepped else 0,
     )
 
 

@@ -18,11 +18,14 @@ from harness.state.replicas import (
     changed_at_rest,
     in_step,
     look_all,
+    shifted,
 )
 
 _LEAST_APART = 3
 """Looks at which replicas must never have been alike, or alike on some ranks only."""
 _LEAST_SPLIT = 2
+_LEAST_STRAYED = 3
+"""The same of ranks that came there on different ways: one may only be a step behind."""
 _LEAST_LEARNT = 3
 """Looks in a row, with other values each, that make replicas of what nobody declares."""
 _LEAST_ALIKE = 4
@@ -100,6 +103,11 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
     if not in_step(split.before, split.at, group):
         track.wavered = True
         return None
+    if split.strayed and split.looks < _LEAST_STRAYED:
+        return None
+    if split.strayed and shifted(track, group):
+        track.wavered = True
+        return None
     # Gradients are new at each step: what was wrong with them is seen in one look only. A slice of
     # the state is looked at seldom, and a step may write over what memory has changed by itself.
     seldom = track.part.site in ("gradients", "optimizer state")
@@ -113,7 +121,10 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
 
 
 def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
-    """What the program itself sums over a group, it means to have in common there."""
+    """What the program itself sums over a group, it means to have in common there. Not so what is
+    itself summed: it differs from step to step until it is averaged."""
+    if "averaged" in track.marks:
+        return None
     for group in set(track.groups.values()):
         if not group <= look_all(look):
             continue

@@ -91,15 +91,16 @@ class Stall:
 
 
 @dataclass(slots=True)
-class StopAt:
-    """A step at which all ranks are to stop."""
+class Meeting:
+    """A step at which all ranks are to do something: to stop, or to save. -1: they are only asked
+    how far they are."""
 
     step: int
     tries: int = 0
     """Steps proposed before."""
     told: set[int] = field(default_factory=set)
     """Nodes that were told of it."""
-    answers: dict[int, e.StopStepTaken] = field(default_factory=dict)
+    answers: dict[int, e.StopStepTaken | e.SaveStepTaken] = field(default_factory=dict)
     agreed: set[int] = field(default_factory=set)
     """Nodes that were told that it stays."""
 
@@ -149,8 +150,10 @@ class AttemptState:
     """Why it was stopped on purpose."""
     restart: o.RestartRun | None = None
     """The first accepted request to start its workers again."""
-    stop_at: "StopAt | None" = None
+    stop_at: "Meeting | None" = None
     """Where its ranks were last told to stop."""
+    save_at: "Meeting | None" = None
+    """Where they were last told to save."""
     stillest_ns: int = 0
     """No living rank has gone without progress since before this time."""
     stillest_heard_ns: int = 0
@@ -279,6 +282,16 @@ class StackRequest:
 
 
 @dataclass(slots=True)
+class SaveRequest:
+    """Somebody wants a checkpoint; the run goes on."""
+
+    request: str
+    attempt: int
+    failed: str = ""
+    """Why it was not saved, in a rank's words."""
+
+
+@dataclass(slots=True)
 class RunState:
     """Everything known of a run."""
 
@@ -324,6 +337,8 @@ class RunState:
     """The first accepted request to save and stop."""
     preempt_ns: int = 0
     """When it came."""
+    save: SaveRequest | None = None
+    """The newest accepted request for a checkpoint."""
     orders: dict[int, list[o.Order]] = field(default_factory=dict)
     """Orders given so far, by node, in order."""
     injects: list[o.Inject] = field(default_factory=list)

@@ -9,17 +9,15 @@ these calls stays as it is; what is passed on costs microseconds a file.
 import functools
 import itertools
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from harness.checkpointnames import STEP_KEYS, is_data
+from harness.checkpointnames import STEP_KEYS, is_data, may_be_ranks, part_of, series_of, step_of
 from harness.worker import exceptions
 from harness.worker.guest import current
 
-_NUMBER = re.compile(r"^(.*?)(\d{1,18})(\D*)$")
 _MOST_SIBLINGS = 10_000
 _MESSAGE_LIMIT = 500
 _MOST_OPENED = 4096
@@ -62,7 +60,7 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
         if path is None or current() is None:
             return original(obj, f, *args, **kwargs)
         began = time.monotonic()
-        _tell("opened", path, step=_step(obj))
+        _tell("saving", path, step=_step(obj))
         try:
             result = original(obj, f, *args, **kwargs)
         except BaseException as error:
@@ -134,7 +132,7 @@ def _tell(
             path=path,
             step=step,
             bytes=size,
-            older=_older(path) if "load" in what else "",
+            older=_older(path, guest.assignment.rank) if "load" in what else "",
             seconds=round(seconds, 6),
             error=exceptions.shorten(text, _MESSAGE_LIMIT),
         )
@@ -142,19 +140,20 @@ def _tell(
         return
 
 
-def _older(path: str) -> str:
-    """The sibling whose last number is the next smaller one: `step_5.pt` of `step_10.pt`."""
+def _older(path: str, rank: int) -> str:
+    """The sibling of the next smaller step: `step_5.pt` of `step_10.pt`, of the same part of its
+    set. A number that may be that of the rank tells no step."""
     folder, name = os.path.split(path)
-    own = _NUMBER.search(name)
-    if own is None:
+    own = step_of(name)
+    if own is None or may_be_ranks(name, (rank,)):
         return ""
+    alike = series_of(name), part_of(name)
     found: tuple[int, str] | None = None
     with os.scandir(folder) as entries:
         for entry in itertools.islice(entries, _MOST_SIBLINGS):
-            other = _NUMBER.search(entry.name)
-            if other is None or (other[1], other[3]) != (own[1], own[3]):
+            if (series_of(entry.name), part_of(entry.name)) != alike:
                 continue
-            number = int(other[2])
-            if number < int(own[2]) and (found is None or number > found[0]):
-                found = (number, entry.path)
+            step = step_of(entry.name)
+            if step is not None and step < own and (found is None or step > found[0]):
+                found = (step, entry.path)
     return "" if found is None else found[1]

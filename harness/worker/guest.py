@@ -172,6 +172,10 @@ class Guest:
         """Whether all ranks are to stop at `step`."""
         return os.getpid() == self.pid and step >= 0 and self._page.should_stop(step)
 
+    def should_save(self, step: int) -> bool:
+        """Whether all ranks are to save at `step`, and go on."""
+        return os.getpid() == self.pid and step >= 0 and self._page.should_save(step)
+
     def enter(self, phase: str) -> str:
         """Be in `phase`; returns the one before."""
         if os.getpid() != self.pid:

@@ -11,14 +11,30 @@ import os
 import struct
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 PAGE_BYTES = 256
 _SLOT = struct.Struct("=qqqqdBB16s")  # step, step_ns, tokens, total_steps, loss, has, finite, phase
 _SLOTS_AT = (64, 160)
 _COUNTER, _HEARTBEAT, _COLLECTIVES = 0, 1, 2  # indices of 8-byte words
-# Steps plus one, so that 0 means none. The rank writes the first two: where it asked last, and the
-# target it knows of and has not passed without knowing. The agent writes the others.
-_ASKED, _KNOWN, _TARGET, _AGREED = 3, 4, 5, 6
+
+
+class Meeting(NamedTuple):
+    """Words of the page in which a rank and its agent agree on a step at which all ranks do
+    something. They hold steps plus one, so that 0 means none.
+
+    The rank writes the first two: where it asked last, and the target it knows of and has not
+    passed without knowing. The agent writes the others.
+    """
+
+    asked: int
+    known: int
+    target: int
+    agreed: int
+
+
+STOP = Meeting(3, 4, 5, 6)
+SAVE = Meeting(16, 17, 18, 19)  # between the two slots
 _AGREEMENT_SECONDS = 30.0
 """Longest wait at a step for the word that all ranks stop there: a controller may be restarted."""
 _LOOK_SECONDS = 0.001
@@ -70,20 +86,30 @@ class PulseWriter:
         Waits at a step that is proposed: the controller either agrees to it, when no rank had
         passed it before it was told, or names a later one.
         """
+        return self._agreed(STOP, step) > 0
+
+    def should_save(self, step: int) -> bool:
+        """Whether all ranks save at `step`, and go on; the same answer on each. Waits as
+        `should_stop` does."""
+        before = self._words[SAVE.asked]
+        return self._agreed(SAVE, step) > before
+
+    def _agreed(self, at: Meeting, step: int) -> int:
+        """The word of the step that was agreed to, where `step` is that one or a later one; 0."""
         words = self._words
-        before, words[_ASKED] = words[_ASKED], step + 1
+        before, words[at.asked] = words[at.asked], step + 1
         deadline = 0.0
         while True:
-            target = words[_TARGET]
-            words[_KNOWN] = target if before < target else 0
+            target: int = words[at.target]
+            words[at.known] = target if before < target else 0
             if target == 0 or step + 1 < target:
-                return False
-            if words[_AGREED] == target:
-                return True
+                return 0
+            if words[at.agreed] == target:
+                return target
             now = time.monotonic()
             deadline = deadline or now + _AGREEMENT_SECONDS
             if now > deadline:
-                return False
+                return 0
             time.sleep(_LOOK_SECONDS)
 
     def put(
@@ -114,7 +140,7 @@ class PulseWriter:
 
 
 class PulseReader:
-    """The agent's side. It writes nothing but the step at which the rank is to stop."""
+    """The agent's side. It writes nothing but the steps at which the rank is to stop or to save."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, PAGE_BYTES)
@@ -147,30 +173,30 @@ class PulseReader:
             tokens=tokens,
             total_steps=total,
             collectives=self._words[_COLLECTIVES],
-            asked_stop=self.asked_stop(),
+            asked_stop=self.asked(STOP),
         )
 
-    def asked_stop(self) -> int:
-        """Last step at which the script asked whether to stop; -1: it never did."""
-        asked: int = self._words[_ASKED]
+    def asked(self, at: Meeting) -> int:
+        """Last step at which the script asked; -1: it never did."""
+        asked: int = self._words[at.asked]
         return asked - 1
 
-    def propose_stop(self, step: int) -> None:
+    def propose(self, at: Meeting, step: int) -> None:
         """Have the rank wait when it comes to `step`."""
-        self._words[_TARGET] = step + 1
+        self._words[at.target] = step + 1
 
-    def agree_to_stop(self, step: int) -> None:
-        """Have the rank stop at `step`."""
-        self._words[_TARGET] = step + 1
-        self._words[_AGREED] = step + 1
+    def agree(self, at: Meeting, step: int) -> None:
+        """Have the rank do it at `step`."""
+        self._words[at.target] = step + 1
+        self._words[at.agreed] = step + 1
 
-    def missed_stop(self) -> bool:
+    def missed(self, at: Meeting) -> bool:
         """Whether the rank may have asked at the proposed step, or later, before it was proposed.
 
-        To be asked a moment after `propose_stop`: what the rank wrote before must have arrived.
+        To be asked a moment after `propose`: what the rank wrote before must have arrived.
         """
-        target = self._words[_TARGET]
-        return bool(self._words[_ASKED] >= target and self._words[_KNOWN] != target)
+        target = self._words[at.target]
+        return bool(self._words[at.asked] >= target and self._words[at.known] != target)
 
     def close(self) -> None:
         self._words.release()

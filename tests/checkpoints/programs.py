@@ -156,9 +156,10 @@ def lost_rank(root: str) -> dict[str, Any]:
     """Rank 1 is killed when its copies are made and nothing is written; rank 0 must not wait for
     ever, and must not commit."""
     training = Training("ddp")
-    ck = harness.Checkpointer(root, patience=0.2)
+    ck = harness.Checkpointer(root)
     training.step()
     ck.save(1, sync=True, **training.things)
+    ck = harness.Checkpointer(root, patience=0.2)
     if dist.get_rank() == 1:
         # Without room for a single byte its thread dies with it, in the middle of a write.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 
 import harness
 from harness.errors import UsageError
+from harness.sdk.checkpoint import checkpointer
+from harness.sdk.checkpoint.writing import write
 
 if TYPE_CHECKING:
     from tests.checkpoints.conftest import Launch
@@ -55,17 +58,25 @@ def test_200_kills_at_any_byte(launch: Launch, tmp_path: Path) -> None:
 
 
 def test_a_save_under_way_is_not_overtaken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is being written stays what it was at its step, and the next one is left out aloud."""
+    go_on = threading.Event()
+
+    def slowly(*given: Any) -> Any:
+        go_on.wait()
+        return write(*given)
+
+    monkeypatch.setattr(checkpointer, "write", slowly)
     ck = harness.Checkpointer(tmp_path, wait=0.0)
-    weight = nn.Parameter(torch.ones(2_000_000))
+    weight = nn.Parameter(torch.ones(2_000))
     model = nn.ParameterDict({"w": weight})
     first = ck.save(1, model=model)
     with torch.no_grad():
         weight.fill_(2.0)
     second = ck.save(2, model=model)
     assert (first.outcome, second.outcome) == ("writing", "skipped")
+    go_on.set()
     done = ck.wait()
     assert done is not None
     assert (done.step, done.outcome) == (1, "saved")

@@ -151,7 +151,7 @@ def test_ranks_of_its_own_are_started_and_compared(here: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
     told = json.loads(done.stdout)
     jsonschema.Draft202012Validator(SCHEMA).validate(told)
@@ -213,7 +213,7 @@ def test_ranks_that_differ_are_found_in_a_real_run(here: Path) -> None:
             assert run.poll() is None
             time.sleep(0.05)
         (here / "go").touch()
-        assert run.wait(100) == 0
+        assert run.wait(240) == 0
     finally:
         run.kill()
         run.wait()

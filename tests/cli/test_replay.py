@@ -139,5 +139,5 @@ def test_ctrl_c_ends_it_quietly(shell: Shell, tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert (process.returncode, err) == (130, "")

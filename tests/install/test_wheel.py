@@ -74,7 +74,7 @@ def test_a_user_s_own_modules_stay_the_user_s(installed: Path, tmp_path: Path) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"rank 0 uses {installed / 'harness' / '__init__.py'}\n"

@@ -94,7 +94,7 @@ def start(tmp_path: Path, cluster: RayCluster) -> Iterator[Any]:
             subprocess.Popen(
                 [sys.executable, "-m", "harness", *words],
                 cwd=tmp_path,
-                env={**environ, "HARNESS_AGENT_TIMEOUT": "2"},
+                env=environ,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -5,7 +5,6 @@ The nodes are called 127.0.0.1 and 127.0.0.2, so that their names lead to them.
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -60,6 +61,9 @@ SCRIPT = """\
 import os, pathlib, time
 import torch, torch.distributed as dist
 import harness
+def tell(name, text):
+    pathlib.Path(f"{name}.new").write_text(text)
+    os.replace(f"{name}.new", name)
 dist.init_process_group("gloo")
 rank, saved = dist.get_rank(), pathlib.Path("saved.txt")
 start = int(saved.read_text()) if saved.exists() else 0
@@ -70,16 +74,16 @@ for step in range(start + 1, start + 6 if start else 1_000_000):
     dist.all_reduce(weight.grad)
     optimizer.step()
     if rank == 0 and step == 3:
-        pathlib.Path("running").write_text(os.environ["SLURM_JOB_ID"])
+        tell("running", os.environ["SLURM_JOB_ID"])
     if harness.should_stop(step):
         if rank == 0:
-            saved.write_text(str(step))
+            tell("saved.txt", str(step))
         harness.checkpoint_saved(step, str(saved), 0.01)
         dist.barrier()
         break
     time.sleep(0.02)
 if rank == 0:
-    pathlib.Path("ended").write_text(f"{start} {step} {dist.get_world_size()}")
+    tell("ended", f"{start} {step} {dist.get_world_size()}")
 dist.destroy_process_group()
 """
 
@@ -91,23 +95,13 @@ def wait_for(check: Callable[[], object], what: str, seconds: float = 600.0) -> 
         time.sleep(0.05)
 
 
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 class Slurm:
     """Its daemons, and its commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.conf = folder / "slurm.conf"
-        self.conf.write_text(CONF.format(dir=folder, ports=free_ports(3)))
+        self.conf.write_text(CONF.format(dir=folder, ports=[free_port() for _ in range(3)]))
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
@@ -147,7 +141,7 @@ class Slurm:
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:
-            daemon.wait(30)
+            daemon.wait(240)
 
 
 @pytest.fixture
@@ -160,7 +154,7 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
         cluster.start()
         yield cluster
         cluster.call("scancel", "-u", "root")
-        wait_for(lambda: not cluster.call("squeue", "-h").strip(), "an empty queue", 60)
+        wait_for(lambda: not cluster.call("squeue", "-h").strip(), "an empty queue")
     finally:
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
@@ -174,8 +168,10 @@ def test_a_job_is_placed_preempted_queued_again_and_ends(slurm: Slurm, tmp_path:
     job = said.split()[-1]
     assert said.startswith("Submitted batch job"), said
 
+    out = tmp_path / f"slurm-{job}.out"
+
     def told() -> str:
-        return (tmp_path / f"slurm-{job}.out").read_text()
+        return out.read_text() if out.exists() else ""
 
     wait_for((tmp_path / "running").exists, "the third step")
     assert (tmp_path / "running").read_text() == job
@@ -185,7 +181,8 @@ def test_a_job_is_placed_preempted_queued_again_and_ends(slurm: Slurm, tmp_path:
     step = int((tmp_path / "saved.txt").read_text())
     wait_for(lambda: "exit code 84: queued again" in told(), "a job that queues itself again")
 
-    wait_for(lambda: (tmp_path / "ended").read_text() == f"{step} {step + 5} 2", "its end")
+    ended = tmp_path / "ended"
+    wait_for(lambda: ended.exists() and ended.read_text() == f"{step} {step + 5} 2", "its end")
     wait_for(lambda: not slurm.call("squeue", "-h").strip(), "an empty queue")
     assert told().count("2 nodes, 1 ranks on this one") == 2
     assert "succeeded" in told()

@@ -39,7 +39,7 @@ def failed_once() -> World:
 
 def read(url: str, token: str = "") -> tuple[str, str]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as got:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=240) as got:
         return got.read().decode(), got.headers["Content-Type"]
 
 

@@ -188,7 +188,9 @@ class World:
             case o.StopWorkers():
                 self._stop(node, order)
             case o.StopAtStep(agreed=False):
-                self._take_stop_step(node, order)
+                self._take_step(node, order, e.StopStepTaken)
+            case o.SaveAtStep(agreed=False):
+                self._take_step(node, order, e.SaveStepTaken)
             case o.KeepMemory() if self.writes:
                 first = 0 in order.ranks
                 kept = e.MemoryKept(
@@ -216,12 +218,18 @@ class World:
             e.EvidenceComplete(collection=order.collection, node_rank=node, seconds=0.05), node
         )
 
-    def _take_stop_step(self, node: int, order: o.StopAtStep) -> None:
+    def _take_step(
+        self,
+        node: int,
+        order: o.StopAtStep | o.SaveAtStep,
+        answer: type[e.StopStepTaken] | type[e.SaveStepTaken],
+    ) -> None:
         ranks = self.state.attempts[order.attempt].ranks.values()
         furthest = max((r.asked_stop for r in ranks if r.node_rank == node), default=-1)
-        missed, self.missed = self.missed > 0, max(0, self.missed - 1)
+        missed = self.missed > 0 and order.step >= 0
+        self.missed -= missed
         self.say(
-            e.StopStepTaken(
+            answer(
                 node_rank=node,
                 attempt=order.attempt,
                 step=order.step,

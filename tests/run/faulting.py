@@ -1,7 +1,7 @@
 """Trainings of bench/scripts/replicated.py with one planted fault each, under a real agent."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,21 @@ def claims(node: Node, ranks: int) -> list[Finding]:
     return [*replicas.find(attempt), *doubts.find(attempt)]
 
 
-def train_many(node: Node, layout: str, faults: list[Any], *, ranks: int, steps: int) -> None:
-    """One training after the other in one attempt; parameters of the n-th begin with `run<n>.`.
-    What each rank holds at its end is printed (`ends_of_each`)."""
+def train_many(
+    node: Node,
+    layout: str,
+    faults: list[Any],
+    *,
+    ranks: int,
+    steps: int,
+    only: Container[int] | None = None,
+) -> None:
+    """One training after the other in one attempt, or `only` some of them; parameters of the n-th
+    begin with `run<n>.`. What each rank holds at its end is printed (`ends_of_each`)."""
     middle = ""
     for number, fault in enumerate(faults):
+        if only is not None and number not in only:
+            continue
         planned = "None" if fault is None else f"injector.{fault!r}"
         middle += f"injector.arm({planned})\n"
         middle += f"done = replicated.train({layout!r}, steps={steps}, name='run{number}')\n"
@@ -103,13 +113,27 @@ def ends_of_each(node: Node, ranks: int) -> list[tuple[str, ...]]:
 
 
 def computed_again(
-    node: Node, layout: str, found: list[list[Finding]], *, ranks: int, steps: int
+    node: Node,
+    layout: str,
+    found: list[list[Finding]],
+    *,
+    ranks: int,
+    steps: int,
+    proven: bool = True,
 ) -> list[list[Finding]]:
     """`found` of the trainings of the attempt before, as they read after a rollback that begins
-    them all again, without a fault."""
+    them all again, without a fault; without `proven`, those that are proven are left as
+    they are."""
+    open_ones = {
+        number
+        for number, findings in enumerate(found)
+        if proven or (findings and findings[0].confidence != "proven")
+    }
+    if not open_ones:
+        return found
     before = folded(node, ranks).replicas
     reruns = pending(before.tracks.values(), before.suspicions, node.attempt)
-    train_many(node, layout, [None] * len(found), ranks=ranks, steps=steps)
+    train_many(node, layout, [None] * len(found), ranks=ranks, steps=steps, only=open_ones)
     right = {
         rerun.known.at.ref: (rerun.known.group, rerun.right)
         for rerun in folded(node, ranks, reruns=reruns).reruns
@@ -122,7 +146,10 @@ def computed_again(
         wrong = tuple(sorted(group - (same or frozenset())))
         return replace(finding, ranks=wrong, confidence="proven") if same and wrong else finding
 
-    return [[settled(finding) for finding in findings] for findings in found]
+    return [
+        [settled(finding) for finding in findings] if number in open_ones else findings
+        for number, findings in enumerate(found)
+    ]
 
 
 def claims_of_each(node: Node, ranks: int, count: int) -> list[list[Finding]]:

@@ -23,9 +23,7 @@ exec sleep 1000
 def run(tmp_path: Path) -> Iterator[Launched]:
     launched = Launched(tmp_path, WORKER, "--nproc-per-node", "2", "--run-name", "again")
     yield launched
-    if launched.process.poll() is None:
-        launched.process.kill()
-    launched.process.wait(60)
+    launched.close()
 
 
 def harness(run: Launched, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -35,7 +33,7 @@ def harness(run: Launched, *arguments: str) -> "subprocess.CompletedProcess[str]
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
 
 

@@ -19,17 +19,17 @@ SCRIPT = """\
 import os, sys, time
 
 def odd():
-    time.sleep(1000)
+    os.write(1, READY); time.sleep(1000)
 
 def even():
-    time.sleep(1000)
+    os.write(1, READY); time.sleep(1000)
 
-os.write(1, b"ready\\n")  # as one, where both write to one pipe
+READY = b"ready\\n"  # said as one, where both write to one pipe, and on the line they stay on
 odd() if os.environ["RANK"] == "1" else even()
 """
 
 
-def wait_until(check: Callable[[], Any], seconds: float = 60.0) -> None:
+def wait_until(check: Callable[[], Any], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "waited in vain"
@@ -44,7 +44,7 @@ def harness(here: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -61,7 +61,7 @@ def live(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     yield run
     if run.poll() is None:
         run.send_signal(signal.SIGINT)
-        run.wait(30)
+        run.wait(240)
 
 
 def test_stacks_of_a_live_run_by_command_and_by_signal(
@@ -92,7 +92,7 @@ def test_stacks_of_a_live_run_by_command_and_by_signal(
         wait_until(lambda count=count: err.read_text().count(sentence) == count)  # type: ignore[misc]
     assert live.poll() is None
     live.send_signal(signal.SIGINT)
-    assert live.wait(30) == 130
+    assert live.wait(240) == 130
     done = harness(tmp_path, "stacks")
     assert (done.returncode, done.stdout) == (2, "")
     assert "had no incident" in done.stderr

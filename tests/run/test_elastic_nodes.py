@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.run.test_launcher import UNTIL_TOLD, Launched, free_port
+from tests.ports import free_port
+from tests.run.test_launcher import UNTIL_TOLD, Launched
 from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
 
 TRAIN = """\
@@ -30,7 +31,7 @@ Start = Callable[..., Launched]
 def kill_node(node: Launched) -> None:
     """As if its machine went: the launcher dies, and all below it with it."""
     node.process.send_signal(signal.SIGKILL)
-    node.process.wait(60)
+    node.process.wait(240)
 
 
 def attempts(head: Launched) -> list[list[int]]:
@@ -43,7 +44,7 @@ def attempts(head: Launched) -> list[list[int]]:
 def test_a_run_shrinks_when_a_node_dies_and_grows_when_one_joins(launch: Start) -> None:
     meet = [
         *("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "1", "--max-restarts", "1"),
+        *("--max-restarts", "1"),
     ]
     head = launch(TRAIN, *meet, "--node-rank", "0", python=True)
     other = launch(TRAIN, *meet, *JOIN, folder_of_run="b", python=True)
@@ -68,12 +69,11 @@ def test_a_run_shrinks_when_a_node_dies_and_grows_when_one_joins(launch: Start) 
 def test_a_spare_takes_the_place_of_a_dead_node(launch: Start) -> None:
     meet = [
         *("--nnodes", "2", "--spares", "1", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "1"),
     ]
     head = launch(AGAIN, *meet, "--node-rank", "0")
     nodes = [launch(AGAIN, *meet, *JOIN, folder_of_run=name) for name in "bc"]
     head.until_working("0.0", "1.0")
-    head.until(lambda: len(head.events("AgentJoined")) == 3, "the spare is here")
+    head.until(lambda: len(head.events("AgentJoined")) >= 3, "the spare is here")
     (member,) = (e["pid"] for e in head.events("AgentJoined") if e["node_rank"] == 1)
     dying = next(node for node in nodes if node.pid_of("agent") == member)
     kill_node(dying)

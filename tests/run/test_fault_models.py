@@ -70,7 +70,16 @@ ROWS = {
     "F4 a moment": Row(layout="ddp", fault=_at("moment", bit=9, seed=2), steps=14),
     "F4 a moment without a copy": Row(layout="fsdp", fault=_at("moment")),
     "F5 a local gradient": Row(
-        layout="ddp", fault=_at("local gradient", call=2), words="computed wrong gradients"
+        layout="ddp", fault=_at("local gradient", call=2), words="computed wrong numbers"
+    ),
+    "F5 a local gradient in a block of FSDP": Row(
+        layout="fsdp", fault=_at("local gradient", call=1), words="first layers.0.first.weight"
+    ),
+    "F5 a partial sum in a group of TP": Row(
+        layout="tp_dp", fault=_at("activation", call=2), words="first what it gives to", world=4
+    ),
+    "F5 a local gradient in a pipeline's stage": Row(
+        layout="pipelined", fault=_at("local gradient", call=2), words="wrong numbers", world=4
     ),
     "F6 an activation": Row(
         layout="ddp_checkpointed", fault=_at("activation", call=2), words="block layers.0"

@@ -3,13 +3,16 @@
 Workers are shell scripts (`--no-python`), so that a run starts in a second.
 """
 
+import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,9 @@ import pytest
 
 from harness import processes
 from harness.launcher import CONTROLLER_RESTARTS_PER_MINUTE
+from tests.ports import free_port
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 SLEEPER = 'echo $$ > "$PIDS/$RANK.$TORCHELASTIC_RESTART_COUNT"; exec sleep 1000'
 STUBBORN = """\
 trap '' TERM INT HUP
@@ -55,8 +59,8 @@ class Launched:
         self.folder = folder
         self.pids = folder / "pids"
         self.pids.mkdir(exist_ok=True)
-        self.runtime = folder / f"tmp-{folder_of_run}"
-        self.runtime.mkdir()
+        # Sockets are made below it, and the kernel bounds how long their paths may be.
+        self.runtime = Path(tempfile.mkdtemp(prefix="harness-test-"))
         self.script = folder / ("train.py" if python else "worker.sh")
         self.script.write_text(script if python else f"#!/bin/sh\n{script}")
         self.script.chmod(0o700)
@@ -86,9 +90,9 @@ class Launched:
         launcher = os.pidfd_open(self.process.pid)
         try:
             for _ in range(int(PATIENCE * 50)):
-                if condition():
-                    return
                 ended = select.select([launcher], [], [], 0.02)[0]
+                if condition():  # it may have come true just before the end
+                    return
                 assert not ended, f"ended before {what}:\n{self.output.read_text()}"
         finally:
             os.close(launcher)
@@ -101,11 +105,17 @@ class Launched:
 
     def pid_of(self, module: str) -> int:
         """The process that runs `harness.MODULE` for this run."""
+        found: dict[int, int] = {}
         for pid in processes.descendants(self.process.pid):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if f"harness.{module}".encode() in words:
-                return pid
-        raise AssertionError(f"no {module}")
+            with contextlib.suppress(OSError):  # it has gone since
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if f"harness.{module}".encode() in words:
+                    stat = Path(f"/proc/{pid}/stat").read_text()
+                    found[pid] = int(stat.rpartition(")")[2].split()[1])
+        # A child that has not become another program yet still bears the words of its parent.
+        of_its_own = [pid for pid, parent in found.items() if parent not in found]
+        assert len(of_its_own) == 1, f"{module}: {found}"
+        return of_its_own[0]
 
     def end(self) -> tuple[int, list[str]]:
         """Exit code and the lines that Harness itself said."""
@@ -113,7 +123,8 @@ class Launched:
         return code, self.output.read_text().splitlines()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        whole = (self.runs / "latest" / "journal.jsonl").read_text().rpartition("\n")[0]
+        journal = self.runs / "latest" / "journal.jsonl"
+        whole = journal.read_text().rpartition("\n")[0] if journal.exists() else ""
         lines = whole.splitlines()[1:]
         records = [json.loads(line) for line in lines]
         return [record["event"] for record in records if record["type"] == kind]
@@ -121,10 +132,24 @@ class Launched:
     def orders(self, kind: str) -> list[dict[str, Any]]:
         return [e for e in self.events("OrderGiven") if e["order"]["type"] == kind]
 
+    def close(self) -> None:
+        """Nothing of it is there afterwards. SIGINT does not wait for ranks to save."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(PATIENCE)
+        left = list(self.runtime.iterdir())
+        shutil.rmtree(self.runtime, ignore_errors=True)
+        # The agent of a launcher that was killed takes the directory along, in its own time.
+        killed = self.process.returncode == -signal.SIGKILL
+        assert killed or left == [], "a runtime directory was left"
+
     def everybody(self) -> list[int]:
         """Descriptors of all that lives now, this launcher included."""
-        pids = {self.process.pid} | processes.descendants(self.process.pid)
-        return [os.pidfd_open(pid) for pid in pids]
+        found = []
+        for pid in {self.process.pid} | processes.descendants(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):  # it has gone since
+                found.append(os.pidfd_open(pid))
+        return found
 
 
 def all_gone(descriptors: list[int]) -> None:
@@ -144,12 +169,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
 
     yield start
     for run in started:
-        if run.process.poll() is None:
-            run.process.terminate()
-        run.process.wait(PATIENCE)
-        # The agent of a launcher that was killed takes the directory along, in its own time.
-        killed = run.process.returncode == -signal.SIGKILL
-        assert killed or list(run.runtime.iterdir()) == [], "a runtime directory was left"
+        run.close()
 
 
 Start = Callable[..., Launched]
@@ -228,7 +248,7 @@ def test_a_killed_agent_takes_its_workers_along_and_the_books_are_closed(launch:
 def test_a_killed_controller_costs_nothing(launch: Start) -> None:
     run = launch(UNTIL_TOLD, "--nproc-per-node", "2").until_working("0.0", "1.0")
     os.kill(run.pid_of("controller"), signal.SIGKILL)
-    run.until(lambda: len(run.events("ControllerStarted")) == 2, "a second controller")
+    run.until(lambda: len(run.events("ControllerStarted")) >= 2, "a second controller")
     (run.pids / "go").touch()
     code, lines = run.end()
     assert code == 0
@@ -243,22 +263,27 @@ def test_a_killed_controller_costs_nothing(launch: Start) -> None:
 def test_a_controller_that_keeps_dying_is_given_up_in_words(launch: Start) -> None:
     run = launch(STUBBORN).until_working("0.0")
     everybody = run.everybody()
-    for started in range(1, 2 + CONTROLLER_RESTARTS_PER_MINUTE):
+    most = CONTROLLER_RESTARTS_PER_MINUTE + 1
+    for started in range(1, most + 1):
         run.until(
-            lambda n=started: len(run.events("ControllerStarted")) == n,  # type: ignore[misc]
+            lambda n=started: len(run.events("ControllerStarted")) >= n,  # type: ignore[misc]
             f"controller {started}",
         )
         os.kill(run.pid_of("controller"), signal.SIGKILL)
-        if run.process.poll() is not None:
-            break
+    run.until(
+        lambda: (
+            "within a minute" in run.output.read_text()
+            or len(run.events("ControllerStarted")) > most
+        ),
+        "giving up, or one more",
+    )
+    if "within a minute" not in run.output.read_text():
+        pytest.skip("this machine is too slow to start so many controllers within a minute")
     code, lines = run.end()
     text = "\n".join(lines)
-    if "within a minute" not in text:
-        pytest.skip("this machine is too slow to start so many controllers within a minute")
     assert code == 70
     all_gone(everybody)
-    times = CONTROLLER_RESTARTS_PER_MINUTE + 1
-    assert f"the controller died {times} times within a minute (killed by SIGKILL)" in text
+    assert f"the controller died {most} times within a minute (killed by SIGKILL)" in text
     assert "the run is given up and its workers are stopped" in text
     assert "controller.log and the memory left on this machine; run again" in text
 
@@ -281,13 +306,6 @@ def test_a_rank_that_ignores_sigterm_is_killed_and_named(launch: Start) -> None:
     assert code == 143
     all_gone(everybody)
     assert "harness: ranks 0-1 did not stop within 0.3 s of SIGTERM and were killed" in lines
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.slow

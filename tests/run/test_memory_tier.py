@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.run.test_launcher import Launched, all_gone, free_port
+from tests.ports import free_port
+from tests.run.test_launcher import Launched, all_gone
 from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE = 200.0
 """A run imports torch up to five times here."""
 
@@ -114,6 +115,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     first, second = results(run)
     assert first == second
     assert (first["start"], first["source"]) == (0, "")
+    run.close()
     end: str = first["end"]
     return end
 
@@ -154,16 +156,17 @@ def test_a_killed_rank_costs_a_step_and_no_file_is_read(
 def kill_nodes(head: Launched, nodes: list[Launched], ranks: set[int]) -> list[Launched]:
     """As if the machines of `ranks` went at once, when rank 1's step 11 is at its neighbour; the
     other nodes."""
-    head.until((head.pids / "ready").exists, "rank 1 has its step 11 at the neighbour")
+    head.until_working("ready")  # rank 1 has its step 11 at the neighbour
     members = {e["pid"] for e in head.events("AgentJoined") if e["node_rank"] in ranks}
     dying = {node: node.pid_of("agent") for node in nodes if node.pid_of("agent") in members}
     everybody = [descriptor for node in dying for descriptor in node.everybody()]
     for node, agent in dying.items():
         os.kill(agent, signal.SIGKILL)
         node.process.kill()
-    os.kill(int((head.pids / "ready").read_text()), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it died with its agent
+        os.kill(int((head.pids / "ready").read_text()), signal.SIGKILL)
     for node in dying:
-        node.process.wait(60)
+        node.process.wait(240)
     all_gone(everybody)
     return [node for node in nodes if node not in dying]
 
@@ -173,15 +176,13 @@ def test_a_spare_goes_on_from_the_neighbours_copy(
 ) -> None:
     meet = [
         *("--nnodes", "2", "--spares", "1", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "3"),
     ]
     more = environ(tmp_path, "ck", WAITS="1")
     head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
     nodes = [
         launch(TRAIN, *meet, *JOIN, folder_of_run=name, python=True, environ=more) for name in "bc"
     ]
-    head.until((head.pids / "ready").exists, "rank 1 has its step 11 at the neighbour")
-    head.until(lambda: len(head.events("AgentJoined")) == 3, "the spare is here")
+    head.until(lambda: len(head.events("AgentJoined")) >= 3, "the spare is here")
     others = kill_nodes(head, nodes, {1})
     code, lines = ending(head)
     assert code == 0, lines
@@ -196,7 +197,6 @@ def test_a_spare_goes_on_from_the_neighbours_copy(
 def test_a_smaller_world_takes_it_through_a_checkpoint(launch: Start, tmp_path: Path) -> None:
     meet = [
         *("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "3"),
     ]
     more = environ(tmp_path, "ck", WAITS="1")
     head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
@@ -214,7 +214,6 @@ def test_a_replica_stands_in_where_the_neighbour_is_lost_too(launch: Start, tmp_
     """Rank 1's copy may be on the node of rank 2, and both go; rank 0 holds the same parts."""
     meet = [
         *("--nnodes", "1:3", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"),
-        *("--agent-timeout", "3"),
     ]
     more = environ(tmp_path, "ck", WAITS="1")
     head = launch(TRAIN, *meet, "--node-rank", "0", python=True, environ=more)
@@ -288,11 +287,11 @@ def test_kill_9_of_launcher_and_agent_leaves_nothing(launch: Start, tmp_path: Pa
         TRAIN, "--nproc-per-node", "2", python=True, zygote=True,
         environ=environ(tmp_path, "ck", HANGS="1"),
     )  # fmt: skip
-    journal = run.runs / "latest" / "journal.jsonl"
-    run.until(lambda: journal.exists() and bool(run.events("MemoryHeld")), "memory is in use")
+    run.until(lambda: bool(run.events("MemoryHeld")), "memory is in use")
     everybody = run.everybody()
     agent = run.pid_of("agent")
     run.process.kill()
-    os.kill(agent, signal.SIGKILL)
-    run.process.wait(60)
+    with contextlib.suppress(ProcessLookupError):  # it ends by itself, too
+        os.kill(agent, signal.SIGKILL)
+    run.process.wait(240)
     all_gone(everybody)

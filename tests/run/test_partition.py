@@ -6,6 +6,7 @@ vanishes.
 Needs root, iproute2, and the kernel's token bucket filter or its TUN devices.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -41,7 +42,7 @@ for step in range(last):
 
 
 def run(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=240)
 
 
 def do(line: str) -> None:
@@ -94,12 +95,15 @@ class Pair:
     def kill_all(self, node: int) -> None:
         """SIGKILL to everything there."""
         for pid in run("ip", "netns", "pids", self.names[node]).stdout.split():
-            os.kill(int(pid), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has died with another
+                os.kill(int(pid), signal.SIGKILL)
 
-    def living(self) -> list[str]:
-        """Processes that are there."""
-        found = [run("ip", "netns", "pids", name).stdout.split() for name in self.names]
-        return [pid for pids in found for pid in pids]
+    def until_nobody_is_left(self) -> None:
+        """What dies with a killed process takes a moment for it."""
+        deadline = time.monotonic() + 60
+        while any(run("ip", "netns", "pids", name).stdout.split() for name in self.names):
+            assert time.monotonic() < deadline, "a process was left behind"
+            time.sleep(0.05)
 
     def remove(self) -> None:
         for wire in self.wires.values():
@@ -158,9 +162,12 @@ class Nodes:
 
     def until(self, check: Callable[[], Any]) -> None:
         deadline = time.monotonic() + 300
-        while not check():
+        while True:
+            ended = self.processes[0].poll() is not None
+            if check():  # it may have come true just before the end
+                return
+            assert not ended, self.screen()
             assert time.monotonic() < deadline, self.screen()
-            assert self.processes[0].poll() is None, self.screen()
             time.sleep(0.05)
 
     def until_training(self) -> None:
@@ -237,11 +244,11 @@ def test_a_link_that_is_slow_is_waited_for(pair: Pair, nodes: Callable[..., Node
 def test_a_partition_that_heals_is_not_spoken_of(
     pair: Pair, nodes: Callable[..., Nodes], links: tuple[str, ...]
 ) -> None:
-    job = nodes(1000)
+    job = nodes(1000, "--agent-timeout", "30")
     job.until_training()
     for node in (0, 1):
         pair.silence(node, *links)
-    time.sleep(2.0)  # less than --agent-timeout: this is the harm, and nothing is waited for
+    time.sleep(1.0)  # this is the harm, and nothing is waited for
     for node in (0, 1):
         pair.restore(node, *links)
     steps = max(job.steps())
@@ -271,7 +278,7 @@ def test_a_node_that_is_not_heard_is_lost_and_the_rest_goes_on(
     code = job.processes[1].wait()
     assert code == (-signal.SIGKILL if how == "vanishes" else 82), job.screen(1)
     assert how == "vanishes" or "no word from the controller" in job.screen(1)
-    assert pair.living() == []
+    pair.until_nobody_is_left()
 
 
 @pytest.mark.parametrize("pair", [True], indirect=True, ids=["wires"])
@@ -302,6 +309,6 @@ def test_connections_that_the_network_resets_are_made_again(
     (incident,) = (event["incident"] for event in job.events("IncidentOpened"))
     assert incident["verdict"]["first_failing"] == [0, 1], job.screen()
     assert incident["action"] == "restart"
-    job.until(lambda: len(job.events("AttemptStarted")) == 2)
+    job.until(lambda: len(job.events("AttemptStarted")) >= 2)
     (job.folder / "stop").touch()
     assert job.end() == 0, job.screen()

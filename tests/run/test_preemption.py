@@ -45,9 +45,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
 
     yield start
     for run in started:
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.wait(60)
+        run.close()
 
 
 def test_all_ranks_save_at_one_step(launch: Callable[..., Launched]) -> None:
@@ -77,7 +75,7 @@ def test_it_can_be_asked_for_from_the_command_line(launch: Callable[..., Launche
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
     assert (done.returncode, done.stderr) == (0, "the run is preempted\n")
     code, lines = run.end()
@@ -98,31 +96,52 @@ def test_one_that_does_not_save_is_hurried_by_a_second_signal(
     assert "SIGTERM again: not waiting for the ranks to save" in "\n".join(lines)
 
 
+def test_a_rank_saves_once_at_the_agreed_step_and_may_stop_at_another() -> None:
+    page = pulse.make_page("0")
+    agent, rank = pulse.PulseReader(page), pulse.PulseWriter(page)
+    rank.put(step=7, phase="step", step_ns=1, loss=2.0, loss_finite=True, tokens=3, total_steps=4)
+    agent.agree(pulse.SAVE, 3)
+    agent.propose(pulse.STOP, 100)
+    assert [rank.should_save(step) for step in range(6)] == [False] * 3 + [True] + [False] * 2
+    assert not rank.should_stop(5)
+    agent.agree(pulse.SAVE, 8)
+    assert not agent.missed(pulse.SAVE)
+    assert [rank.should_save(step) for step in (7, 10, 11)] == [False, True, False]
+    agent.agree(pulse.STOP, 12)
+    assert [rank.should_stop(step) for step in (11, 12, 13)] == [False, True, True]
+    agent.propose(pulse.SAVE, 11)
+    assert agent.missed(pulse.SAVE)
+    assert (agent.asked(pulse.SAVE), agent.asked(pulse.STOP)) == (11, 13)
+    assert (agent.read().step, agent.read().loss, agent.read().total_steps) == (7, 2.0, 4)
+    agent.close()
+    os.close(page)
+
+
 def test_a_rank_waits_at_a_proposed_step_and_goes_on_to_a_later_one() -> None:
     page = pulse.make_page("0")
     agent, rank = pulse.PulseReader(page), pulse.PulseWriter(page)
-    assert agent.asked_stop() == agent.read().asked_stop == -1
-    agent.propose_stop(3)
+    assert agent.asked(pulse.STOP) == agent.read().asked_stop == -1
+    agent.propose(pulse.STOP, 3)
     assert not any(rank.should_stop(step) for step in range(3))
-    assert agent.asked_stop() == 2
-    assert not agent.missed_stop()
+    assert agent.asked(pulse.STOP) == 2
+    assert not agent.missed(pulse.STOP)
     answers: list[bool] = []
     waiting = threading.Thread(target=lambda: answers.append(rank.should_stop(3)))
     waiting.start()
-    while agent.asked_stop() != 3 or agent.missed_stop():
+    while agent.asked(pulse.STOP) != 3 or agent.missed(pulse.STOP):
         assert waiting.is_alive()
-    agent.propose_stop(10)
+    agent.propose(pulse.STOP, 10)
     waiting.join()
     assert answers == [False]
     assert not rank.should_stop(5)
-    agent.propose_stop(4)
-    assert agent.missed_stop()
+    agent.propose(pulse.STOP, 4)
+    assert agent.missed(pulse.STOP)
     waiting = threading.Thread(target=rank.should_stop, args=[6])
     waiting.start()
-    assert agent.missed_stop(), "it waits now, but had passed before"
-    agent.propose_stop(7)
+    assert agent.missed(pulse.STOP), "it waits now, but had passed before"
+    agent.propose(pulse.STOP, 7)
     waiting.join()
-    agent.agree_to_stop(7)
+    agent.agree(pulse.STOP, 7)
     assert rank.should_stop(9)
     agent.close()
     os.close(page)

@@ -101,7 +101,7 @@ class Wire:
 
 
 def _do(line: str) -> None:
-    subprocess.run(line.split(), check=True, capture_output=True, timeout=30)
+    subprocess.run(line.split(), check=True, capture_output=True, timeout=240)
 
 
 def reset_for(packet: bytes) -> bytes | None:

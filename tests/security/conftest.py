@@ -47,4 +47,4 @@ def _authority(folder: Path) -> Authority:
 
 
 def _openssl(*words: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=240)

@@ -42,11 +42,11 @@ def test_the_token_is_in_one_file_and_nothing_is_for_others(tmp_path: Path) -> N
         done = subprocess.run(
             [sys.executable, "-m", "harness", "run", "--run-name", "t", "--max-restarts", "0",
              "train.py"],
-            cwd=tmp_path, env=environ, capture_output=True, check=False, timeout=100,
+            cwd=tmp_path, env=environ, capture_output=True, check=False, timeout=240,
         )  # fmt: skip
         subprocess.run(
             [sys.executable, "-m", "harness", "bundle", "t", "-o", "t.tar.gz"],
-            cwd=tmp_path, env=environ, check=True, capture_output=True, timeout=100,
+            cwd=tmp_path, env=environ, check=True, capture_output=True, timeout=240,
         )  # fmt: skip
     finally:
         os.umask(old)

@@ -35,7 +35,7 @@ def test_without_a_gpu_it_says_so_in_one_line() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_part_is_carried_out_and_judged() -> None:
     done = checked("--device", "cpu", "--only", "bf16")
     assert done.returncode == 0, done.stdout

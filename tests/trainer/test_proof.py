@@ -111,7 +111,7 @@ def drawn_layouts(draw: st.DrawFn) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0 if LAYOUTS else 300)
+@pytest.mark.timeout(0 if LAYOUTS else 900)
 @settings(
     max_examples=max(1, LAYOUTS // TOGETHER),
     deadline=None,

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -64,6 +65,9 @@ def rank_main(request: dict[str, Any], rank: int, port: int) -> NoReturn:
 
         def progress(step: int, **_facts: Any) -> None:
             if step == request["kill"][1]:
+                # The others die at once with this one, and rank 0 shall have told of the step.
+                while f"step {step}/" not in (out / "0.out").read_text():
+                    time.sleep(0.001)
                 os.kill(os.getpid(), signal.SIGKILL)
 
         harness.progress = progress

@@ -12,13 +12,14 @@ import pytest
 from harness.cli.group import call, harness
 from harness.cli.tui import _doer, _kinds
 from harness.errors import UsageError
-from harness.orders import Inject, Preempt, RestartRun, StopRun
+from harness.orders import Inject, Preempt, RestartRun, SaveNow, StopRun
 from harness.tui.actions import ACTIONS, KEY_WORDS, keys_text
 from harness.tui.keymap import keymap
 
 DEEDS = {
     # name: what is pressed after its key or choice; what is typed on the command line
     "stop": (["y"], ["stop"]),
+    "checkpoint": (["y"], ["ckpt", "save", "--no-wait"]),
     "preempt": (["y"], ["stop", "--save"]),
     "restart": (["y"], ["restart"]),
     "inject": (["enter", "y"], ["inject", "kill", "--rank", "0"]),
@@ -107,9 +108,9 @@ def test_key_palette_and_command_line_ask_for_the_same(
     asyncio.run(run())
     assert call([*line, str(folder)]) == 0
     assert len(asked) == 3
-    shown = [re.sub(r"why='[^']*'", "", repr(each)) for each in asked]
+    shown = [re.sub(r"(why|request)='[^']*'", "", repr(each)) for each in asked]
     assert len(set(shown)) == 1
-    assert isinstance(asked[0], StopRun | Preempt | Inject | RestartRun)
+    assert isinstance(asked[0], StopRun | Preempt | SaveNow | Inject | RestartRun)
 
 
 def test_every_kind_of_fault_can_be_injected_from_its_row(scenes, tmp_path):

@@ -33,7 +33,7 @@ def test_app_watches_a_controller(controller, scenes, tui):
             assert not feed.stop_asked.wait(0.01)
     finally:
         feed.stop()
-    assert not feed._thread.is_alive()
+    feed._thread.join()
     count = feed.received  # the controller goes on writing
     watched = asyncio.run(tui.screens(app))
     assert "LIVE" in watched[0].splitlines()[0]

@@ -15,7 +15,7 @@ import pytest
 from harness.cli.group import call
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-LIMIT_SECONDS = 40
+LIMIT_SECONDS = 240
 
 
 class Terminal:
@@ -88,8 +88,8 @@ ENDS = {
 def test_terminal_is_given_back(terminal, run_dir, end):
     number, key, code = ENDS[end]
     terminal.start("tui", str(run_dir), env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
-    screen = terminal.wait_for("EXCEPTION")
-    assert "rank 5 (dp1 pp0 tp1): ValueError: boom [not markup]" in screen
+    terminal.wait_for("EXCEPTION")
+    terminal.wait_for("rank 5 (dp1 pp0 tp1): ValueError: boom [not markup]")
     assert terminal.modes() == "1 1"
     assert terminal.title().startswith("EXCEPTION rank 5 ")
     if key is not None:
@@ -105,9 +105,8 @@ def test_small_terminal_without_colour_over_vt100(terminal, run_dir):
     terminal.size = (60, 18)
     env = {"NO_COLOR": "1", "TERM": "vt100", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     terminal.start("tui", str(run_dir), "--ascii", "--readonly", env=env)
-    screen = terminal.wait_for("troubled ranks")
-    assert screen.isascii()
-    assert "X<" in screen
+    terminal.wait_for("troubled ranks")
+    assert terminal.wait_for("X<").isascii()
     for key, words in (
         ("2", "process groups"),
         ("3", "stacks of"),
@@ -153,7 +152,7 @@ import torch.distributed as dist
 import harness
 
 dist.init_process_group("gloo")
-for step in range(1, 4000):
+for step in range(1, 1_000_000):
     loss = torch.ones(1)
     dist.all_reduce(loss)
     time.sleep(0.02)
@@ -171,31 +170,40 @@ def test_a_rank_killed_from_the_screen_is_named_on_it(terminal, tmp_path):
         [*command, "--runs-dir", str(tmp_path / "runs"), "train.py"], cwd=tmp_path, env=env,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as run:  # fmt: skip
-        facts = tmp_path / "runs" / "latest" / "controller.json"
-        end = time.monotonic() + LIMIT_SECONDS
-        while not facts.exists():
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        address = json.loads(facts.read_text())["address"]
-        terminal.start("tui", address, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
-        terminal.wait_for("RUNNING")
-        terminal.tmux("send-keys", "l", "X")
-        terminal.wait_for("must be said")
-        terminal.tmux("send-keys", "Enter")
-        terminal.wait_for("Inject kill into rank 1, now?")
-        terminal.tmux("send-keys", "Enter")
-        terminal.wait_for("Cancel", gone=True)
-        for keys, words in (
-            (("X",), "must be said"),
-            (("Enter",), "Inject kill into rank 1, now?"),
-            (("y",), "KILLED_BY_SIGNAL  rank 1"),
-            (("3",), "stacks of 2 ranks"),
-            (("6",), "killed_by_signal of rank 1"),
-            (("S",), "Stop run"),
-            (("y",), "STOPPED"),
-        ):
-            terminal.tmux("send-keys", *keys)
-            terminal.wait_for(words)
-        terminal.tmux("send-keys", "q")
-        terminal.wait_for("ended with 0")
-        assert run.wait(LIMIT_SECONDS) in (130, 143, 1, 0)
+        try:
+            _kill_from_the_screen(terminal, tmp_path / "runs" / "latest" / "controller.json")
+            assert run.wait(LIMIT_SECONDS) in (130, 143, 1, 0)
+        finally:
+            run.terminate()
+
+
+def _kill_from_the_screen(terminal, facts):
+    end = time.monotonic() + LIMIT_SECONDS
+    while not facts.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    address = json.loads(facts.read_text())["address"]
+    terminal.start("tui", address, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
+    # Only words that stay once they are there: the headline of a verdict goes with the restart.
+    for keys, words in (
+        ((), "RUNNING"),
+        (("l", "X"), "must be said"),
+        (("Enter",), "Inject kill into rank 1, now?"),
+    ):
+        terminal.tmux("send-keys", *keys)
+        terminal.wait_for(words)
+    terminal.tmux("send-keys", "Enter")
+    terminal.wait_for("Cancel", gone=True)
+    for keys, words in (
+        (("l", "X"), "must be said"),
+        (("Enter",), "Inject kill into rank 1, now?"),
+        (("y",), "last incident: killed_by_signal of rank 1"),
+        (("3",), "stacks of 2 ranks"),
+        (("6",), "recovered by"),
+        (("S",), "Stop run"),
+        (("y",), "STOPPED"),
+    ):
+        terminal.tmux("send-keys", *keys)
+        terminal.wait_for(words)
+    terminal.tmux("send-keys", "q")
+    terminal.wait_for("ended with 0")

@@ -16,7 +16,7 @@ import pytest
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
 pytestmark = pytest.mark.slow
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = 200
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
 
@@ -71,7 +71,7 @@ def test_chromium_shows_the_mesh_and_takes_keys(served, tmp_path):
     """Drives a headless browser over its debugging protocol."""
     command = [
         *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"),
-        *(f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1100,600", served),
+        *(f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1100,600", "about:blank"),
     ]
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -95,12 +95,13 @@ async def look(port, url):
         while page is None:
             async with session.get(f"http://127.0.0.1:{port}/json") as answer:
                 pages = json.loads(await answer.text())
-            page = next((each for each in pages if each["url"].startswith(url)), None)
+            page = next((each for each in pages if each["url"] == "about:blank"), None)
+            await asyncio.sleep(0.05)
         async with session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
             call = Calls(socket)
             await call("Network.enable")
             await call("Page.bringToFront")
-            await call("Page.reload")
+            await call("Page.navigate", url=url)  # listened to from its first word on
             await call.until("EXCEPTION")
             await call("Runtime.evaluate", expression="document.querySelector('textarea').focus()")
             await call("Input.insertText", text="?")

@@ -14,7 +14,7 @@ from harness.worker.audits.budget import Budget, Busy
 from harness.worker.audits.gradients import LocalGradients
 from harness.worker.audits.names import name_of, named_parameters
 from harness.worker.digestlog import Values
-from harness.worker.digests.books import AT_REST, PARAMETERS, STATE
+from harness.worker.digests.books import AT_REST, LEFT, PARAMETERS, STATE
 
 Told = list[dict[str, Any]]
 
@@ -305,3 +305,15 @@ def test_state_is_compared_with_what_the_step_left() -> None:
     chain.look(values(1, 5, (1,)))
     assert chain.look(values(2, 5, (1,))) is None
     assert chain.look(values(2, 5, (2,))) is not None
+
+
+def test_state_is_a_rank_s_own_matter_even_where_others_have_copies() -> None:
+    """Also of the slices that are not told to others."""
+    chain = Chain()
+    for number, site in enumerate((LEFT, AT_REST), 1):
+        chain.plan({**plan(site, number, [["moment", [0], []]]), "groups": [["ddp", "", [0, 1]]]})
+    chain.look(values(1, 5, (1,)))
+    assert chain.look(values(2, 5, (1,))) is None
+    doubt = chain.look(values(2, 5, (2,)))
+    assert doubt is not None
+    assert (doubt.check, doubt.subject, doubt.tensors) == ("at rest", STATE, ("moment",))

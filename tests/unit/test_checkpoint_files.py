@@ -181,7 +181,7 @@ def test_torn_archives_are_told_from_whole_and_from_foreign_ones(tmp_path: Path)
     foreign = tmp_path / "foreign.bin"
     foreign.write_bytes(b"something else")
     paths = [str(path) for path in (whole, cut, empty, foreign, tmp_path / "gone.pt")]
-    assert torn.among(paths) == (str(cut), str(empty))
+    assert torn.among(dict.fromkeys(paths, False)) == (str(cut), str(empty))
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:

@@ -520,6 +520,24 @@ def test_what_is_left_after_the_script_may_do_what_it_likes() -> None:
     assert verdict_within(world, 600) is None
 
 
+@pytest.mark.parametrize("frames", [IN_ALL_REDUCE, ()], ids=["in an operation", "not seen"])
+def test_ranks_whose_records_are_not_to_be_had_may_wait_for_another(
+    frames: tuple[Frame, ...],
+) -> None:
+    """It answers too late, or its socket has too long a path."""
+    unheard = ("flight record: no answer to fr_trace_json within 2.0 s",)
+    seen = [waiting(collectives=(), frames=frames, missing=unheard) for _ in range(2)]
+    world = stalled(*seen, away())
+    incident = verdict_within(world, 600)
+    assert incident is not None
+    verdict = incident.verdict
+    assert verdict.verdict == "rank_stuck_outside_collective"
+    assert (verdict.first_failing, verdict.innocent) == ((2,), (0, 1))
+    assert verdict.cause.startswith("rank 2 stands in mix between two collectives, asleep in ")
+    assert verdict.cause.endswith(" and does nothing")
+    assert "ranks 0-1 may wait for that (flight record: no answer" in verdict.reason
+
+
 def test_one_rank_alone_waits_for_no_other() -> None:
     world = World(nproc=1)
     world.evidence = lambda rank: away(groups=(replace(WORLD_GROUP, ranks=(0,)),))

@@ -175,7 +175,7 @@ except JournalError as error:
     print(writer.count, error.message)
 """
     command = [sys.executable, "-c", program, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     count, message = done.stdout.strip().split(" ", 1)
     assert message == f"cannot write {path}: File too large"
     assert len(list(journal.read(path))) == int(count)

@@ -39,3 +39,12 @@ def test_what_an_abort_tells() -> None:
     assert not abort.ran_ahead(gathered, gathered, 4)
     assert abort.had_room_for(call("alltoall", 64), 4) is None
     assert Abort(rank=0, came=0, room=0).had_room_for(gathered, 4) is None
+
+
+def test_pieces_of_two_sizes_do_not_tell_who_called_it() -> None:
+    weight, bias = call("all_reduce", 16), call("all_reduce", 1)
+    assert pieces(weight, 3) == {12, 4}
+    abort = Abort(rank=2, came=12, room=4)
+    assert abort.was_sent(weight, 3)
+    assert abort.had_room_for(weight, 3) is None
+    assert abort.had_room_for(bias, 3)

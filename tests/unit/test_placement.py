@@ -8,17 +8,11 @@ import pytest
 from harness import config
 from harness.errors import UsageError
 from harness.placement import Placement, check_port_free, count_cpus, count_workers, place
+from tests.ports import free_port
 
 
 def placed(**given: str | bool) -> Placement:
     return place(config.resolve(given, environ={}, cwd=Path("/")))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_one_node_needs_nothing() -> None:
@@ -87,9 +81,9 @@ def test_contradictions_are_named(given: dict[str, str | bool], message: str) ->
 
 def test_a_taken_port_is_named() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        port = free_port()
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"--master-port: port {port} on 127.0.0.1"):
             check_port_free("127.0.0.1", port, "--master-port")
     check_port_free("127.0.0.1", port, "--master-port")

@@ -96,7 +96,9 @@ def _possible(world: World) -> list[_Act]:
         acts.append(partial(_command, world, o.StopRun(why="asked to", signal=2)))
     if len(world.records) % 9 == 0:
         acts.append(partial(_command, world, o.Preempt(why="SIGTERM received")))
-    if world.state.preempt is not None or world.min_nodes:
+    if len(world.records) % 5 == 0:
+        acts.append(partial(_command, world, o.SaveNow(request=f"r{len(world.records)}")))
+    if world.state.preempt is not None or world.state.save is not None or world.min_nodes:
         acts += [partial(setattr, world, "missed", 1), partial(_save, world)]
     if len(world.records) % 4 == 0:
         acts += [partial(_hold, world, node) for node in range(world.nnodes + world.spares)]
@@ -207,6 +209,7 @@ def _no_order_twice(world: World) -> None:
         for record in world.records
         if isinstance(record.event, e.OrderGiven)
         and not isinstance(record.event.order, o.InjectFault)
+        and not (isinstance(record.event.order, o.SaveAtStep) and record.event.order.step < 0)
     )
     assert [key for key, count in given.items() if count > 1] == []
     assert world.state.injects_ordered <= len(world.state.injects)
@@ -220,6 +223,8 @@ def _purpose(order: o.Order) -> tuple[str, object]:
             return "stop", attempt
         case o.StopAtStep(step=step, agreed=agreed):
             return "stop at", (step, agreed)
+        case o.SaveAtStep(attempt=attempt, step=step, agreed=agreed):
+            return "save at", (attempt, step, agreed)
         case o.KeepMemory(failed=attempt):
             return "keep", attempt
         case o.CollectEvidence(collection=collection):

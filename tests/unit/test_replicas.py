@@ -387,6 +387,20 @@ def test_alike_again_means_nothing() -> None:
     assert ranks.attempt.replicas.suspicions == []
 
 
+def test_what_the_program_averages_itself_is_not_judged() -> None:
+    """Looked at between two averages it may never be alike, or be alike by the chance of when."""
+    for marks in (("mixed", "kept"), ("mixed", "kept", "averaged")):
+        never, at_first = (
+            Ranks(variable(1, name="net.bias", shape=(8,), marks=marks)) for _ in range(2)
+        )
+        for count in range(1, 20):
+            never.look(count, {rank: 10 * count + rank for rank in range(WORLD)})
+            apart_by = 0 if count < 8 else 1
+            at_first.look(count, {rank: 10 * count + apart_by * rank for rank in range(WORLD)})
+        for ranks in (never, at_first):
+            assert bool(ranks.attempt.replicas.suspicions) == ("averaged" not in marks)
+
+
 def test_shards_with_a_whole_tensor_that_went_apart() -> None:
     """Rank 2 d + t: data-parallel pairs (0, 2) and (1, 3), each of which sums its gradients."""
     pairs = [dict(members=(t, t + 2), ranks=(t, t + 2)) for t in (0, 1)]

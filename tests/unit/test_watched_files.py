@@ -282,6 +282,21 @@ def test_an_attempt_saves_again_what_the_one_before_saved(shelf: Shelf) -> None:
     assert shelf.flaws == []
 
 
+def test_each_rank_writes_a_file_of_its_own_over(shelf: Shelf) -> None:
+    """Their numbers are no steps: none of them is older than another."""
+    for step in (5, 10):
+        for rank in (1, 0):
+            shelf.save(f"net{rank}.pt", step)
+    assert shelf.flaws == []
+
+
+def test_an_empty_file_is_judged_only_where_its_name_says_whose_it_is(shelf: Shelf) -> None:
+    for name in ("data1.bin", "model.bin"):
+        (shelf.root / name).write_bytes(b"")
+        shelf.closed(shelf.root / name)
+    assert shelf.kinds == [("torn", "model.bin")]
+
+
 # --- sets ----------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from harness.diagnosis.hang.patience import Patience, for_rank, is_idle, stretch
 from harness.diagnosis.hang.places import place_of
 from harness.diagnosis.hang.scene import Scene
 from harness.diagnosis.signature import Signature, place_text
+from harness.diagnosis.waits.live import in_communication
 from harness.diagnosis.waits.stuck import LOCK_FILE, waits_for_lock_file
 from harness.events import EvidenceTaken
 from harness.incidents import Verdict, Where
@@ -24,6 +25,7 @@ _PAUSE_FACTOR = 3.0
 _DEEP = 40
 """Of a deeper stack the outermost frames may be left out."""
 _NO_INTERPRETER = "interpreter"
+_NO_RECORD = "flight record: "
 
 
 def verdicts(scene: Scene) -> list[Verdict]:
@@ -40,7 +42,8 @@ def verdicts(scene: Scene) -> list[Verdict]:
         return []  # the others are done: what is left may do what it likes
     if any(not s.groups or scene.rank(s.rank).phase == "teardown" for s in seen):
         return []  # no ranks that belong together (any more), or not to be seen into
-    return [_all_outside(scene, seen)]
+    outside = [s for s in seen if not _may_wait(s)] or seen
+    return [_outside(scene, outside, [s for s in seen if s not in outside])]
 
 
 def at_the_end(scene: Scene, rank: int) -> Patience:
@@ -67,6 +70,13 @@ def together(scene: Scene, rank: int) -> Patience:
 def _waits(scene: Scene, rank: int) -> bool:
     wait = scene.waits.ranks[rank]
     return wait.head is not None or wait.creating is not None
+
+
+def _may_wait(evidence: EvidenceTaken) -> bool:
+    """Whether it may stand in an operation that nothing is known of: its record was not to be had,
+    and its stack does not show it elsewhere."""
+    unheard = any(text.startswith(_NO_RECORD) for text in evidence.missing)
+    return unheard and (not evidence.frames or in_communication(evidence.frames))
 
 
 def _ends(scene: Scene, evidence: EvidenceTaken) -> bool:
@@ -103,7 +113,8 @@ def _teardown(scene: Scene, seen: list[EvidenceTaken]) -> Verdict:
     )
 
 
-def _all_outside(scene: Scene, seen: list[EvidenceTaken]) -> Verdict:
+def _outside(scene: Scene, seen: list[EvidenceTaken], others: list[EvidenceTaken]) -> Verdict:
+    """`seen` wait for no other rank. `others` may stand in an operation and wait for them."""
     begun = any(scene.rank(s.rank).collectives or scene.rank(s.rank).step for s in seen)
     ranks = tuple(evidence.rank for evidence in seen)
     places = {place_of(evidence) for evidence in seen}
@@ -111,20 +122,29 @@ def _all_outside(scene: Scene, seen: list[EvidenceTaken]) -> Verdict:
     at = f" in {where.function}" if where is not None and len(places) == 1 else ""
     waits = {evidence.process.wchan for evidence in seen if evidence.process is not None}
     asleep = f", asleep in {waits.pop()}" if len(waits) == 1 else ""
-    doing = "do nothing"
+    many = len(ranks) > 1
+    stand, doing = ("stand", "do nothing") if many else ("stands", "does nothing")
     if all(any(waits_for_lock_file(f"{f.file}:{f.function}") for f in s.frames) for s in seen):
-        doing = f"each {LOCK_FILE}"
+        doing = f"each {LOCK_FILE}" if many else LOCK_FILE
     kind = "rank_stuck_outside_collective" if begun else "stuck_before_first_collective"
     before = "between two collectives" if begun else "before the first collective"
+    who, rest = "all ranks", "none waits for another rank, so all wait for something outside"
+    innocent = tuple(evidence.rank for evidence in others)
+    if others:
+        who = ranks_name(ranks)
+        unheard = next(text for text in others[0].missing if text.startswith(_NO_RECORD))
+        rest = (
+            f"{ranks_name(innocent)} may wait for that ({unheard}), and that for something outside"
+        )
     return _verdict(
         scene,
         kind,
         seen,
-        cause=f"all ranks stand{at} {before}{asleep} and {doing}",
-        reason=f"{ranks_name(ranks)} used no CPU, moved no data and printed nothing; none waits"
-        " for another rank, so all wait for something outside: a file, a lock, a service",
+        cause=f"{who} {stand}{at} {before}{asleep} and {doing}",
+        reason=f"{ranks_name(ranks)} used no CPU, moved no data and printed nothing; {rest}:"
+        " a file, a lock, a service",
         where=where,
-        innocent=(),
+        innocent=innocent,
     )
 
 

@@ -31,9 +31,12 @@ class Abort:
     room: int
 
     def had_room_for(self, call: Call, members: int) -> bool | None:
-        """Whether it had called `call` itself; None where that cannot be said."""
+        """Whether it had called `call` itself; None where that cannot be said, as where both what
+        came and what there was room for are pieces of it."""
         known = pieces(call, members)
-        return None if not known or not self.room else self.room in known
+        if not known or not self.room or {self.came, self.room} <= known:
+            return None
+        return self.room in known
 
     def was_sent(self, call: Call, members: int) -> bool:
         """Whether what came can be a piece of `call`."""

@@ -31,6 +31,7 @@ from harness.sdk.progress import (
     checkpoint_saved,
     numbers_are_compared,
     phase,
+    should_save,
     should_stop,
     this_attempt,
 )
@@ -270,12 +271,13 @@ class Checkpointer:
         """Save when `every` divides `step`, a step that has been done, or by the clock, at the same
         step on all ranks; otherwise None. Copy into memory when `memory_every` divides it.
 
-        Also when the run is preempted and this is the step to stop at: then it is on disk when
-        the call returns, and `harness.should_stop(step)` says so to the script.
+        Also when a checkpoint was asked for (`harness ckpt save`) and this is the step that all
+        ranks agreed on; and when the run is preempted and this is the step to stop at: then it is
+        on disk when the call returns, and `harness.should_stop(step)` says so to the script.
         """
-        stopping = should_stop(step)
+        stopping, asked = should_stop(step), should_save(step)
         self.remember(step, **given)
-        if step <= 0 or not (stopping or self._due(step)):
+        if step <= 0 or not (stopping or asked or self._due(step)):
             return None
         return self.save(step, sync=True if stopping else None, **given)
 

@@ -13,8 +13,9 @@ from typing import Any
 from harness.worker.audits.exchange import path_of
 from harness.worker.audits.gradients import LocalGradients
 from harness.worker.audits.names import named_parameters
+from harness.worker.audits.neighbours import local_ranks
 from harness.worker.audits.recompute import Recomputes
-from harness.worker.audits.replay import Replays, local_ranks
+from harness.worker.audits.replay import Replays
 from harness.worker.audits.updates import Updates, has_closure
 from harness.worker.digests.pace import Pace
 
@@ -54,6 +55,7 @@ class Auditor:
             rank=means.rank,
             local=local_ranks(means.rank),
             path=lambda rank, number: path_of(means.folder, means.attempt, rank, number),
+            send=lambda number, reader: means.say("BatchLeft", number=number, reader=reader),
             pace=Pace(replays, share, means.world_size) if replays > 0 else None,
         )
 

@@ -18,8 +18,8 @@ _MOST_NODES = 200_000
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def why_not(module: Any) -> str:
-    """Why `module` is not computed again; empty when it is."""
+def why_not(module: Any, *, cut: bool = False) -> str:
+    """Why `module` is not computed again; empty when it is. `cut`: it may be cut over ranks."""
     torch = sys.modules["torch"]
     for each in module.modules():
         kind = type(each)
@@ -35,8 +35,10 @@ def why_not(module: Any) -> str:
         if outside and (code is None or _SPEAKS & {*code.co_names}):
             return "its forward does more than compute"
     for parameter in module.parameters():
-        if hasattr(parameter, "_local_tensor") or parameter.layout is not torch.strided:
+        if hasattr(parameter, "_local_tensor") and not cut:
             return "its parameters are cut"
+        if parameter.layout is not torch.strided:
+            return "its parameters are not dense"
         if parameter._backward_hooks:
             return "its parameters have hooks"
     return ""

@@ -19,7 +19,9 @@ PARAMETERS, GRADIENTS, STATE, BUFFERS, VARIABLES = (
     "parameters", "gradients", "optimizer state", "buffers", "variables",
 )  # fmt: skip
 AT_REST = "optimizer state at rest"
-"""Once more before the next step, for ranks that hold what nobody has a copy of."""
+"""Once more before the next step."""
+LEFT = "optimizer state as left"
+"""After a step, of slices whose turn it is not: for the rank's comparison with itself alone."""
 COLUMNS = "columns"
 """Mark of what stands for the sums of columns of a whole plan."""
 _MOST_PENDING = 16

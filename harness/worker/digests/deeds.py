@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.worker.digests.books import address
+from harness.worker.digests.books import address, local
 
 _MOST = 4096
 _LEAST_ELEMENTS = 2
@@ -15,10 +15,12 @@ REDUCING = frozenset({"allreduce", "allreduce_coalesced"})
 
 
 class Deeds:
-    """Sums over ranks since `clear`, by the address of the tensor and by its shape."""
+    """Sums over ranks since `clear`, by the tensor, its shape and its size."""
 
     def __init__(self) -> None:
-        self.addresses: dict[int, tuple[int, ...]] = {}
+        self._tensors: dict[tuple[int, int], tuple[Any, tuple[int, ...]]] = {}
+        """By storage and address: a weak reference to the storage, for an address comes again when
+        its tensor is gone, and the members."""
         self.shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.sizes: dict[int, tuple[int, ...]] = {}
 
@@ -31,9 +33,10 @@ class Deeds:
             size = int(tensor.numel())
             if size < _LEAST_ELEMENTS or not tensor.is_floating_point():
                 continue
-            if len(self.addresses) >= _MOST:
+            if len(self._tensors) >= _MOST:
                 self.clear()
-            self.addresses[address(tensor)] = members
+            with contextlib.suppress(Exception):  # a tensor of a kind that has no storage
+                self._tensors[_key(tensor)] = _weak(tensor), members
             self.shapes[tuple(tensor.shape)] = members
             self.sizes[size] = members
 
@@ -41,14 +44,33 @@ class Deeds:
         """Over which ranks each was summed, alone or all of them in one flat tensor."""
         total = sum(int(gradient.numel()) for gradient in gradients)
         flat = self.sizes.get(total, ()) if len(gradients) > 1 else ()
-        return [self.addresses.get(address(gradient), flat) for gradient in gradients]
+        return [self.of(gradient) or flat for gradient in gradients]
+
+    def of(self, tensor: Any) -> tuple[int, ...]:
+        """Over which ranks the tensor itself was summed; empty for none."""
+        if not self._tensors:
+            return ()
+        with contextlib.suppress(Exception):
+            storage, members = self._tensors.get(_key(tensor), (None, ()))
+            return members if storage is not None and not storage.expired() else ()
+        return ()
 
     def clear(self) -> None:
-        self.addresses.clear()
+        self._tensors.clear()
 
     @property
     def any(self) -> bool:
-        return bool(self.addresses)
+        return bool(self._tensors)
+
+
+def _key(tensor: Any) -> tuple[int, int]:
+    return local(tensor).untyped_storage()._cdata, address(tensor)
+
+
+def _weak(tensor: Any) -> Any:
+    """While this is kept, no other storage has the number that `_key` gives."""
+    reductions = sys.modules["torch.multiprocessing.reductions"]
+    return reductions.StorageWeakRef(local(tensor).untyped_storage())
 
 
 def _sums(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

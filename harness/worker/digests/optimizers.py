@@ -15,6 +15,7 @@ from harness.worker.digests.books import (
     AT_REST,
     BUFFERS,
     GRADIENTS,
+    LEFT,
     PARAMETERS,
     STATE,
     Book,
@@ -61,14 +62,15 @@ class Watched:
         slices = [number * SLICES + at for at in range(SLICES)]
         self._states = [Book(teller, STATE, each, clock=number) for each in slices]
         self._resting = [Book(teller, AT_REST, each, clock=number) for each in slices]
+        self._left = [Book(teller, LEFT, each, clock=number) for each in slices]
         self._buffers = Book(teller, BUFFERS, number)
         self._known: dict[int, Entry] = {}
         self._models = Models(())
         self._looks = 0
         self._cost = 0.0
         self._together = 1
-        """Slices of the state at a look, of a rank that alone has them: as many as there is room
-        for, as only itself can tell what changes between two steps."""
+        """Slices of the state at a look: as many as there is room for, as only the rank itself can
+        tell what changes between two steps."""
         self._slices: list[int] = []
         """Those of the last look."""
 
@@ -97,7 +99,7 @@ class Watched:
         self._learn(parameters, with_gradient)
         if chained:
             self._look_at_parameters(parameters, 2 * count)
-            if self.count and self._alone:
+            if self.count:
                 self._look_at_state(optimizer, parameters, self._resting, self._slices)
         if due:
             gradients = [p.grad for p in with_gradient]
@@ -117,8 +119,10 @@ class Watched:
         self._teller.flush()
         parameters = _parameters(optimizer)
         self._look_at_parameters(parameters, 2 * self.count + 1)
-        self._slices = self._chosen(min(SLICES, len(parameters)))
-        self._look_at_state(optimizer, parameters, self._states, self._slices)
+        told, left = self._chosen(min(SLICES, len(parameters)))
+        self._slices = [*told, *left]
+        self._look_at_state(optimizer, parameters, self._states, told)
+        self._look_at_state(optimizer, parameters, self._left, left)
         self._look_at_buffers()
         if self._reread is not None and self.count <= self._closely:
             self._tell_again(optimizer, parameters, self._reread)
@@ -156,15 +160,19 @@ class Watched:
             mine = parameters[at :: min(SLICES, len(parameters))]
             self._look_at_slice(optimizer, mine, books[at])
 
-    def _chosen(self, slices: int) -> list[int]:
+    def _chosen(self, slices: int) -> tuple[list[int], list[int]]:
         """Which of the slices of the state are looked at: whatever the rank has room for, the one
-        whose turn it is on all ranks is among them."""
+        whose turn it is on all ranks is among them. First those that are told to others, then those
+        that are for the rank's own comparison: all but that one where others have copies."""
         if self.count <= max(1, self._closely):
-            return list(range(slices))
+            return list(range(slices)), []
         if not slices:
-            return []
-        turn, together = scattered(self.count, slices), self._together if self._alone else 1
-        return sorted({(turn + at * SLICES // together) % slices for at in range(together)})
+            return [], []
+        turn, together = scattered(self.count, slices), self._together
+        chosen = sorted({(turn + at * SLICES // together) % slices for at in range(together)})
+        if self._alone:
+            return chosen, []
+        return [turn], [each for each in chosen if each != turn]
 
     def _due(self, count: int) -> bool:
         return 0 < count <= self._closely or self._pace.due(count)
@@ -247,7 +255,8 @@ class Watched:
         known = self._describe(parameters, reduced)
         if known != self._known:
             self._known = known
-            for book in (self._parameters, self._gradients, *self._states, *self._resting):
+            states = (*self._states, *self._resting, *self._left)
+            for book in (self._parameters, self._gradients, *states):
                 book.renew()
 
     def _describe(

@@ -43,8 +43,18 @@ class Pace:
         self._last: tuple[int, float] | None = None
 
     @property
+    def every(self) -> int:
+        """The least stride: all others are this times a power of two."""
+        return self._every
+
+    @property
     def stride(self) -> int:
         return self._every * self._power
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether looks may cost whatever they do."""
+        return self._share >= _CAUTION
 
     def room(self, cost: float) -> float:
         """How many times `cost`, in seconds, a look may take at the present stride."""

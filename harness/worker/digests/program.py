@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from harness.worker.digests.books import VARIABLES, Book, Entry, Teller, local, unseen
+from harness.worker.digests.books import (
+    VARIABLES,
+    Book,
+    Entry,
+    Teller,
+    local,
+    unseen,
+)
 from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group
 from harness.worker.digests.pace import Pace
@@ -25,6 +32,8 @@ _MOST_CHAIN = 6
 _MOST_TENSORS = 64
 _MOST_ELEMENTS = 1 << 22
 _MOST_ITEMS = 64
+_AVERAGED = "averaged"
+"""Mark of a variable that the program itself sums over ranks."""
 _STEADY = 3
 """Looks in a row at the same tensor object, before it counts as one that is kept."""
 
@@ -49,6 +58,8 @@ class _Seen:
         self.content = content
         self.object: weakref.ref[Any] | None = None
         self.times = 0
+        self.averaged = False
+        """The program has summed it itself: until then it is meant to differ."""
 
 
 class Program:
@@ -135,6 +146,9 @@ class Program:
             marks.append("gradient")
         if seen.times >= _STEADY:
             marks.append("kept")
+        seen.averaged = seen.averaged or bool(self._deeds.of(tensor))
+        if seen.averaged:
+            marks.append(_AVERAGED)
         if tensor.is_leaf and tensor.requires_grad:
             marks.append("leaf")
         if module is not None:

@@ -72,7 +72,7 @@ class Controller:
 
     def wait(self) -> int:
         assert self.process is not None
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=240)
 
     def records(self) -> list[e.Record]:
         return list(journal.read(self.journal))

@@ -193,10 +193,10 @@ def test_an_unheard_controller_ends_the_link(make_controller: Any) -> None:
     controller = make_controller()
 
     async def run() -> None:
-        frozen = controller.link(controller_timeout=1.0)
+        frozen = controller.link(controller_timeout=2.0)
         await frozen.join()
         os.kill(controller.process.pid, signal.SIGSTOP)
-        with pytest.raises(NodeFailure, match=r"no word from the controller at .* for 1 s$"):
+        with pytest.raises(NodeFailure, match=r"no word from the controller at .* for 2 s$"):
             async for _ in frozen.orders():
                 pass
         await frozen.close()

@@ -206,7 +206,7 @@ def test_a_torn_journal_is_mended_and_said_aloud(make_controller: Any) -> None:
 
 
 def test_a_stopped_controller_blames_nobody_when_it_goes_on(make_controller: Any) -> None:
-    controller = make_controller(policy=Policy(agent_timeout=1.5))
+    controller = make_controller(policy=Policy(agent_timeout=3.0))
 
     async def run() -> None:
         orders: list[Order] = []
@@ -215,7 +215,7 @@ def test_a_stopped_controller_blames_nobody_when_it_goes_on(make_controller: Any
         taking = asyncio.create_task(take_orders(link, orders))
         await until_seen(controller.address, e.OrderGiven)
         os.kill(controller.process.pid, signal.SIGSTOP)
-        await asyncio.sleep(2.5)  # the time that must not count against the agent
+        await asyncio.sleep(4.0)  # the time that must not count against the agent
         os.kill(controller.process.pid, signal.SIGCONT)
         assert (await link.command(STOP, "agent"))[0]
         await taking

@@ -22,11 +22,11 @@ from harness.policy import Policy
 
 DRIVER = Path(__file__).with_name("agent_driver.py")
 ROOT = Path(__file__).parents[3]
-PATIENCE = 60.0
+PATIENCE = 240.0
 E = TypeVar("E")
 
 
-def wait_until(check: Callable[[], Any], seconds: float = 30.0) -> Any:
+def wait_until(check: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Poll `check` until it is true; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (found := check()):

@@ -115,7 +115,7 @@ def test_lost_controller_stops_the_node(new_node: Callable[..., Any]) -> None:
     node.launch()
     pids = descendants(node.process.pid)
     node.hang_up()
-    assert node.process.wait(30) == 82
+    assert node.process.wait(240) == 82
     assert not any(alive(pid) for pid in pids)
     assert node.err.read_text() == "harness: no word from the controller\n"
 

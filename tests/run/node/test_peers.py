@@ -43,6 +43,7 @@ class Keeper:
         self.listening.setblocking(False)
         self.address = f"127.0.0.1:{self.listening.getsockname()[1]}"
         self.open = True
+        self.landed: list[tuple[dict[str, Any], bytes]] = []
 
     def take(self, words: dict[str, Any]) -> tuple[MemoryFile, int] | str:
         if not self.open:
@@ -53,10 +54,13 @@ class Keeper:
         slot = self.held.find(attempt, step) if rank == 0 else None
         return None if slot is None else (self.held, slot)
 
+    def land(self, words: dict[str, Any], chunk: bytes) -> None:
+        self.landed.append((words, chunk))
+
     async def serve(self) -> None:
         while True:
             end, _ = await asyncio.get_running_loop().sock_accept(self.listening)
-            await peers.attend(end, KEY, self.take, self.find)
+            await peers.attend(end, KEY, self.take, self.find, self.land)
 
 
 @pytest.fixture

@@ -55,8 +55,16 @@ def test_arrivals_and_vitals(node: Any) -> None:
                 entered[r][pg, seq] for r in (0, 1)
             )
 
-    held = {vitals.rank: vitals for read in node.of(events.VitalsRead) for vitals in read.vitals}
-    assert held[1].fds >= held[0].fds + 60
+    def read_of_ranks() -> dict[int, Any]:
+        return {v.rank: v for read in node.of(events.VitalsRead) for v in read.vitals}
+
+    def opened() -> bool:
+        held = read_of_ranks()
+        return held.keys() == {0, 1} and held[1].fds >= held[0].fds + 60
+
+    if not opened():
+        node.until(events.VitalsRead, lambda _: opened())
+    held = read_of_ranks()
     assert held[1].fd_limit == 200
     assert held[0].memory_bytes > 1 << 20
     assert node.of(events.VitalsRead)[0].memory_available_bytes > 1 << 20

@@ -100,7 +100,7 @@ def test_ways_to_a_stack_without_py_spy(node: Any, monkeypatch: pytest.MonkeyPat
     assert catches(started.pid, STACK_SIGNAL)
 
     def take(**how: Any) -> stacks.Stack:
-        taker = stacks.Taker(time.monotonic() + 10)
+        taker = stacks.Taker(time.monotonic() + 100)
         return asyncio.run(taker.take(stacks.Subject(pid=started.pid, **how)))
 
     asked = take(fatal=fatal)
@@ -110,7 +110,7 @@ def test_ways_to_a_stack_without_py_spy(node: Any, monkeypatch: pytest.MonkeyPat
     assert (unseen.frames, unseen.missing) == ((), "py-spy is not installed (pip install py-spy)")
     sleeper = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1000)"])
     try:
-        taker = stacks.Taker(time.monotonic() + 10)
+        taker = stacks.Taker(time.monotonic() + 100)
         left_alone = asyncio.run(taker.take(stacks.Subject(pid=sleeper.pid, fatal=fatal)))
         assert left_alone.frames == ()
         assert sleeper.poll() is None
@@ -162,7 +162,7 @@ def test_a_process_that_is_none_has_no_stack() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     child.send_signal(signal.SIGKILL)
     child.wait()
-    taker = stacks.Taker(time.monotonic() + 5)
+    taker = stacks.Taker(time.monotonic() + 100)
     stack = asyncio.run(taker.take(stacks.Subject(pid=child.pid)))
     assert stack.frames == ()
     assert stack.missing
