@@ -62,6 +62,11 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
         case e.PulsesRead():  # nearly all that comes
             pulses.read(state, stamp, event)
+        case e.EvidenceTaken():  # of thousands of ranks at once
+            rank = _rank(state, stamp.attempt, event.rank)
+            if rank is not None:
+                rank.evidence = event
+                rank.refs["evidence"] = (stamp.source, stamp.seq)
         case e.RunStarted():
             _run_started(state, stamp, event)
         case e.ControllerStarted():
@@ -133,7 +138,6 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.GpusRead()
             | e.GpuFailed()
             | e.SetupsRead()
-            | e.EvidenceTaken()
         ):
             _fold_worker(state, stamp, event)
         case _:
@@ -235,11 +239,6 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 meetings.noted(state, stamp, event)
         case e.StopStepTaken() | e.SaveStepTaken():
             meetings.answered(_attempt(state, event.attempt), event)
-        case e.EvidenceTaken():
-            rank = _rank(state, stamp.attempt, event.rank)
-            if rank is not None:
-                rank.evidence = event
-                rank.refs["evidence"] = (stamp.source, stamp.seq)
         case _:
             pass
 
