@@ -11,10 +11,12 @@ from harness.state.replicas import (
     COLUMNS,
     LEARNT,
     LEFT,
+    UNNAMED,
     Look,
     Replicas,
     Suspicion,
     Track,
+    behind,
     changed_at_rest,
     in_step,
     look_all,
@@ -105,7 +107,8 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
         return None
     if split.strayed and split.looks < _LEAST_STRAYED:
         return None
-    if split.strayed and shifted(track, group):
+    same = shifted(track, group) if split.strayed else False
+    if same or (same is None and not behind(split)):
         track.wavered = True
         return None
     # Gradients are new at each step: what was wrong with them is seen in one look only. A slice of
@@ -123,7 +126,7 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
 def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
     """What the program itself sums over a group, it means to have in common there. Not so what is
     itself summed: it differs from step to step until it is averaged."""
-    if "averaged" in track.marks:
+    if "averaged" in track.marks or not _same_tensor(replicas, track):
         return None
     for group in set(track.groups.values()):
         if not group <= look_all(look):
@@ -149,6 +152,21 @@ def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
         if sure and (found := _apart(track, look, group)) is not None:
             return found
     return None
+
+
+def _same_tensor(replicas: Replicas, track: Track) -> bool:
+    """Whether what goes by this name is one tensor on all ranks. Parameters without a name are
+    counted by their optimizer, and each rank may step some of its own (ZeRO by hand): then sums of
+    their gradients are of different tensors, and never alike."""
+    part = track.part
+    owner = part.name.rpartition(" of ")[2]
+    if part.site == "variables" or not owner.startswith(UNNAMED):
+        return True
+    return any(
+        other.equal
+        for other in replicas.tracks.values()
+        if (other.part.site, other.part.name, other.part.clock) == ("gradients", owner, part.clock)
+    )
 
 
 def _stepped_alike(replicas: Replicas, track: Track, group: frozenset[int]) -> bool:

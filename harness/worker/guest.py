@@ -54,6 +54,8 @@ class Guest:
         if assignment.memory >= 0:
             os.set_inheritable(assignment.memory, False)
             self.memory = MemoryFile(assignment.memory)
+        self.store = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+        """Where the agent says that the rendezvous store is, before the script says otherwise."""
         self._in_hand = InHand(self.link)
         self._answering = Answering(assignment.link, self.link, self._told)
         os.close(assignment.pulse)

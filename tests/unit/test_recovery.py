@@ -220,6 +220,27 @@ def test_what_every_rank_raises_alike_would_be_raised_again(
     assert world.judged().action == action
 
 
+@pytest.mark.parametrize(
+    ("exc_type", "message", "action"),
+    [
+        ("bdb.BdbQuit", "", "stop"),
+        ("EOFError", "EOF when reading a line", "stop"),
+        ("RuntimeError", "input(): lost sys.stdin", "stop"),
+        ("EOFError", "Ran out of input", "restart"),
+        ("RuntimeError", "link flap", "restart"),
+    ],
+)
+def test_nobody_answers_a_program_that_asks(exc_type: str, message: str, action: str) -> None:
+    world = World(nproc=2).start()
+    for step in range(1, 5):
+        world.step(step)
+    world.raises(1, exc_type, message)
+    world.exit(1, 1)
+    assert world.judged().action == action
+    asks = "ranks have no stdin" in world.judged().verdict.cause
+    assert asks == (action == "stop")
+
+
 def test_restarts_are_counted_within_the_window() -> None:
     world = World(nproc=2, policy=Policy(max_restarts=1, restart_window=100)).start()
     for step in (1, 2):

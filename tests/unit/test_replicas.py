@@ -401,6 +401,21 @@ def test_what_the_program_averages_itself_is_not_judged() -> None:
             assert bool(ranks.attempt.replicas.suspicions) == ("averaged" not in marks)
 
 
+def test_parameters_without_a_name_are_one_tensor_when_their_gradients_are() -> None:
+    """Two optimizers may count tensors of their own (ZeRO by hand): their sums are never alike."""
+    name = "#0 [16, 16]"
+    for same in (True, False):
+        ranks = Ranks(
+            part(part=1, how="hand", name=name, tensors=1, clock=0),
+            part(part=2, how="hand", name=name, tensors=1, clock=0, site="gradients"),
+        )
+        for count in range(1, 12):
+            summed = {rank: count if same else 100 * count + rank for rank in range(WORLD)}
+            ranks.look(count, summed, number=2)
+            ranks.look(count, {rank: 10 * count + rank for rank in range(WORLD)})
+        assert [known.kind for known in ranks.attempt.replicas.suspicions] == ["apart"] * same
+
+
 def test_shards_with_a_whole_tensor_that_went_apart() -> None:
     """Rank 2 d + t: data-parallel pairs (0, 2) and (1, 3), each of which sums its gradients."""
     pairs = [dict(members=(t, t + 2), ranks=(t, t + 2)) for t in (0, 1)]
