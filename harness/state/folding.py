@@ -63,10 +63,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.PulsesRead():  # nearly all that comes
             pulses.read(state, stamp, event)
         case e.EvidenceTaken():  # of thousands of ranks at once
-            rank = _rank(state, stamp.attempt, event.rank)
-            if rank is not None:
-                rank.evidence = event
-                rank.refs["evidence"] = (stamp.source, stamp.seq)
+            _evidence_taken(state, stamp, event)
         case e.RunStarted():
             _run_started(state, stamp, event)
         case e.ControllerStarted():
@@ -93,9 +90,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
         case e.RunEnded():
-            state.ended = event
-            state.ended_ns = stamp.wall_ns
-            _enter(state, stamp, "ended")
+            _run_ended(state, stamp, event)
         case (
             e.OrderGiven()
             | e.CommandTaken()
@@ -142,6 +137,18 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             _fold_worker(state, stamp, event)
         case _:
             assert_never(event)
+
+
+def _evidence_taken(state: RunState, stamp: e.Stamp, event: e.EvidenceTaken) -> None:
+    rank = _rank(state, stamp.attempt, event.rank)
+    if rank is not None:
+        rank.evidence = event
+        rank.refs["evidence"] = (stamp.source, stamp.seq)
+
+
+def _run_ended(state: RunState, stamp: e.Stamp, event: e.RunEnded) -> None:
+    state.ended, state.ended_ns = event, stamp.wall_ns
+    _enter(state, stamp, "ended")
 
 
 def _run_started(state: RunState, stamp: e.Stamp, event: e.RunStarted) -> None:
