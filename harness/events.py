@@ -363,6 +363,8 @@ class StallLooked:
     carried so far."""
     quiet_ns: int = 0
     """Since when looks have found that to be the same."""
+    wakes_ns: int = 0
+    """When the one of `ranks` wakes by itself; 0 where it does not sleep until a point in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
         case e.PulsesRead():  # nearly all that comes
             pulses.read(state, stamp, event)
+        case e.EvidenceTaken():  # of thousands of ranks at once
+            _evidence_taken(state, stamp, event)
         case e.RunStarted():
             _run_started(state, stamp, event)
         case e.ControllerStarted():
@@ -89,9 +91,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
         case e.RunEnded():
-            state.ended = event
-            state.ended_ns = stamp.wall_ns
-            _enter(state, stamp, "ended")
+            _run_ended(state, stamp, event)
         case (
             e.OrderGiven()
             | e.CommandTaken()
@@ -134,11 +134,22 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.GpusRead()
             | e.GpuFailed()
             | e.SetupsRead()
-            | e.EvidenceTaken()
         ):
             _fold_worker(state, stamp, event)
         case _:
             assert_never(event)
+
+
+def _evidence_taken(state: RunState, stamp: e.Stamp, event: e.EvidenceTaken) -> None:
+    rank = _rank(state, stamp.attempt, event.rank)
+    if rank is not None:
+        rank.evidence = event
+        rank.refs["evidence"] = (stamp.source, stamp.seq)
+
+
+def _run_ended(state: RunState, stamp: e.Stamp, event: e.RunEnded) -> None:
+    state.ended, state.ended_ns = event, stamp.wall_ns
+    _enter(state, stamp, "ended")
 
 
 def _run_started(state: RunState, stamp: e.Stamp, event: e.RunStarted) -> None:
@@ -237,11 +248,6 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 meetings.noted(state, stamp, event)
         case e.StopStepTaken() | e.SaveStepTaken():
             meetings.answered(_attempt(state, event.attempt), event)
-        case e.EvidenceTaken():
-            rank = _rank(state, stamp.attempt, event.rank)
-            if rank is not None:
-                rank.evidence = event
-                rank.refs["evidence"] = (stamp.source, stamp.seq)
         case _:
             pass
 

@@ -231,9 +231,10 @@ def test_where_a_pause_was_long_it_is_not() -> None:
 BUSY = Activity(seconds=0.3, cpu_seconds=0.3, log_quiet_seconds=1e6)
 
 
-def test_a_rank_at_work_gets_more_than_an_idle_one() -> None:
+def test_a_rank_that_computes_gets_four_times_as_much_as_an_idle_one() -> None:
+    """An evaluation in the script's own lines looks like a loop without end."""
     world = stalled(waiting(), waiting(), away(activity=BUSY), steps=12)
-    assert verdict_within(world, POLICY.stuck_patience) is None
+    assert verdict_within(world, 4 * POLICY.stuck_patience - 1) is None
     assert verdict_within(world, 2) is not None
 
 
@@ -273,6 +274,31 @@ def test_a_short_sleep_is_slept_out_and_one_that_goes_on_and_on_is_not() -> None
     assert incident is not None
     assert incident.verdict.first_failing == (2,)
     assert POLICY.work_patience - 15 < seconds_still(world) < POLICY.work_patience + 4
+
+
+def sleeping(world: World, wakes: Callable[[float], float]) -> None:
+    """Rank 2 sleeps: `wakes` gives when it will wake, in seconds from now on, by when it is."""
+    began_ns = world.now_ns
+
+    def evidence(rank: int) -> dict[str, Any]:
+        now = (world.now_ns - began_ns) / SECOND
+        return away(activity=asleep(wakes(now) - now)) if rank == 2 else waiting()
+
+    world.evidence = evidence
+
+
+def test_one_long_sleep_is_slept_out_and_a_loop_of_short_ones_is_not() -> None:
+    """Patience ends just before it wakes: then it gets some more to go on."""
+    patience = POLICY.stuck_patience
+    for wakes, latest in (
+        (lambda now: patience + 0.3, 3 * patience),
+        (lambda now: (now // 0.6 + 1) * 0.6, patience + 2),
+    ):
+        world = stalled(waiting(), waiting(), waiting())
+        sleeping(world, wakes)
+        assert verdict_within(world, 10 * patience) is not None
+        assert (seconds_still(world) > 2 * patience) == (latest > 2 * patience)
+        assert seconds_still(world) < latest
 
 
 def test_a_look_that_comes_late_makes_nothing_take_longer() -> None:

@@ -8,7 +8,7 @@ import pytest
 from harness import events as e
 from harness.diagnosis import places, replicas
 from harness.incidents import Finding
-from harness.sightings import DigestPart, DigestRow, TensorDigests
+from harness.sightings import DigestPart, DigestRow, Doubt, TensorDigests
 from harness.state import AttemptState, digesting
 from harness.topology import ranks_of, runs_of
 
@@ -182,6 +182,35 @@ def test_two_that_differ_after_an_update_are_both_named() -> None:
     ranks.look(10, {0: 5, 1: 77})
     ranks.differ(1, odd=1)
     assert ranks.said() == [("silent_data_corruption", (0, 1), "possible")]
+
+
+@pytest.mark.parametrize(
+    ("found", "ranks", "confidence"),
+    [
+        ({1: 4}, (1,), "proven"),
+        ({1: 4, 0: 4}, (0, 1), "possible"),  # what both find, the program does
+        ({1: 2}, (0, 1), "possible"),  # they were alike after that
+        ({3: 4}, (0, 1), "possible"),  # of another replica
+        ({}, (0, 1), "possible"),
+    ],
+)
+def test_of_two_the_one_that_found_its_state_changed_is_named(
+    found: dict[int, int], ranks: tuple[int, ...], confidence: str
+) -> None:
+    """`found`: after which step, by rank."""
+    known = Ranks(part(members=(0, 1)))
+    for count in range(2, 9):
+        known.look(count, {0: count // 2, 1: count // 2})
+    for rank, step in found.items():
+        doubt = Doubt(
+            check="at rest", subject="optimizer state", step=step, at_ns=1,
+            tensors=("exp_avg of a",), differ=1, total=9,
+        )  # fmt: skip
+        known.attempt.doubts.add(rank, doubt, ("agent:0", 7))
+    known.look(9, {0: 5, 1: 77})
+    known.look(10, {0: 5, 1: 77})
+    known.differ(1, odd=1)
+    assert known.said() == [("silent_data_corruption", ranks, confidence)]
 
 
 def crossing(*groups: tuple[int, ...], counts: dict[int, int] | None = None) -> Ranks:

@@ -9,6 +9,7 @@ from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.waits import judge
 from harness.diagnosis.waits.live import in_communication
+from harness.diagnosis.waits.nobody import NOBODY
 from harness.incidents import FAMILY_OF, Verdict
 from harness.state import Collection, RunState
 from harness.topology import ranks_name
@@ -53,6 +54,8 @@ def _weigh(scene: Scene, verdict: Verdict) -> Verdict | e.StallLooked:
 def _proves_itself(verdict: Verdict) -> bool:
     """Whether no amount of time could make it right again."""
     if verdict.verdict == "rank_exited_early":
+        return True
+    if Signature.parse(verdict.signature).what == NOBODY:
         return True
     return FAMILY_OF[verdict.verdict] == "desync" and verdict.confidence != "possible"
 
@@ -101,6 +104,9 @@ def _again(
     else:
         again_ns = scene.now_ns + min(1_000_000_000 << min(looks, 8), _LONGEST_NS)
     evidence = None if rank is None else scene.seen.get(rank)
+    asleep = (
+        0.0 if evidence is None or rank is None else patience.asleep_seconds(scene, rank, evidence)
+    )
     return e.StallLooked(
         collection=scene.look.index,
         why=why,
@@ -108,6 +114,7 @@ def _again(
         ranks=() if rank is None else (rank,),
         place="" if evidence is None else places.place_of(evidence),
         settled=not fresh,
+        wakes_ns=scene.now_ns + int(asleep * 1e9) if asleep else 0,
     )
 
 

@@ -38,6 +38,13 @@ _STILL_FACTOR = 1.3
 _USUAL_FACTOR = 2.0
 _MOST_STRETCHED = 8.0
 """By which a rank that gets no CPU is given longer, at most: a loop without end starves too."""
+_LONGEST_STRETCHED = 30.0
+"""Seconds that this makes of less, at most."""
+_COMPUTING_FACTOR = 4.0
+"""A rank that computes where no name says what: an evaluation in the script's own lines, a loop
+without end. Nothing but time tells these apart."""
+_SAME_NAP_NS = 400_000_000
+"""Two looks that agree so well on when a rank wakes have seen one sleep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +76,10 @@ def for_rank(scene: Scene, rank: int) -> Patience:
     seconds = max(
         stretched(base.seconds, evidence), _FORGIVEN_FACTOR * earlier, _USUAL_FACTOR * usual
     )
-    asleep = _asleep(scene, rank, evidence)
+    asleep = asleep_seconds(scene, rank, evidence)
     wakes = asleep + (scene.look.ordered_ns - scene.still_since_ns(rank)) / 1e9
-    if asleep and seconds < wakes <= _longest_nap(scene, rank):
+    long = asleep and (seconds < wakes or _naps_still(scene, rank, asleep))
+    if long and wakes <= _longest_nap(scene, rank):
         return Patience(
             seconds=wakes + scene.policy.stuck_patience,
             why=f"it is asleep, and wakes in {asleep:.0f} s",
@@ -86,7 +94,16 @@ def stretched(seconds: float, evidence: EvidenceTaken) -> float:
     if activity is None or activity.seconds <= 0:
         return seconds
     given = 1 - activity.starved_seconds / activity.seconds
-    return seconds / max(given, 1 / _MOST_STRETCHED)
+    longer = seconds / max(given, 1 / _MOST_STRETCHED)
+    return max(seconds, min(longer, _LONGEST_STRETCHED))
+
+
+def _naps_still(scene: Scene, rank: int, asleep: float) -> bool:
+    """Whether it sleeps the sleep that it slept at the look before: no loop of short ones."""
+    stall = scene.attempt.stall
+    if stall is None or stall.look.ranks != (rank,) or not stall.look.wakes_ns:
+        return False
+    return abs(scene.now_ns + int(asleep * 1e9) - stall.look.wakes_ns) < _SAME_NAP_NS
 
 
 def _longest_nap(scene: Scene, rank: int) -> float:
@@ -186,8 +203,9 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
     if places.waits_for_helper(evidence):
         seconds = _LOADER_FACTOR * policy.stuck_patience
         return Patience(seconds=seconds, why="a thread or process that it waits for may be late")
-    seconds = _UNTOLD_FACTOR * policy.stuck_patience if busy else _unmoved(scene, evidence)
-    return Patience(seconds=seconds, why="nothing shows that it works")
+    if busy:
+        return Patience(seconds=_COMPUTING_FACTOR * policy.stuck_patience, why="it computes")
+    return Patience(seconds=_unmoved(scene, evidence), why="nothing shows that it works")
 
 
 def _unmoved(scene: Scene, evidence: EvidenceTaken) -> float:
@@ -200,7 +218,7 @@ def _unmoved(scene: Scene, evidence: EvidenceTaken) -> float:
     return min(limit, max(_QUICK_SHARE * limit, _PAUSE_FACTOR * longest))
 
 
-def _asleep(scene: Scene, rank: int, evidence: EvidenceTaken) -> float:
+def asleep_seconds(scene: Scene, rank: int, evidence: EvidenceTaken) -> float:
     """How long it cannot move, whatever happens."""
     activity = evidence.activity
     if activity is not None and activity.asleep_seconds is not None:

@@ -129,6 +129,10 @@ def silent() -> Any:
     modes = sys.modules["torch.utils._python_dispatch"]
 
     class Silent(modes.TorchDispatchMode):  # type: ignore[misc, name-defined]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # or the compiler is imported: seconds, and nothing here is compiled
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
