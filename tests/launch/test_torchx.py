@@ -1,7 +1,6 @@
 """The component for TorchX under its own scheduler for one machine: real processes, two nodes."""
 
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.cli import group
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 TRAIN = """\
@@ -59,10 +59,7 @@ def test_torchx_places_two_nodes(
     state: str,
     restarts: str,
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = ["-j", "2x1", "--rdzv_port", str(port), "--script", "train.py"]
+    arguments = ["-j", "2x1", "--rdzv_port", str(free_port()), "--script", "train.py"]
     arguments += ["--options", f"--runs-dir runs --max-restarts {restarts}", "--", "--lr", word]
     with torchx:
         app = torchx.run_component(place(capsys), arguments, scheduler="local_cwd")
