@@ -12,7 +12,7 @@ from harness import events as e
 from harness import orders as o
 from harness.agent.workers import Worker
 from harness.sightings import TensorShape, TensorSums
-from harness.worker.bootstrap import start_code
+from harness.worker.assignment import start_code
 
 _Key = tuple[int, int, int, str, int, tuple[int, ...]]
 """Attempt, part, look that has shown a difference, name, look that it is from, buckets."""

@@ -105,17 +105,19 @@ class Digests:
             self._ranks.clear()
             self._told.clear()
         self._workers = workers
-        rows: dict[tuple[int, int, int, int], DigestRow] = {}
+        rows: dict[tuple[int, int, int, int], list[DigestRow]] = {}
         parts: dict[int, DigestPart] = {}
         for worker in workers:
             for row, part in self._new(worker):
                 key = (row.part, row.count, row.value, row.progress)
-                same = rows.get(key)
-                ranks = row.ranks if same is None else (*same.ranks, *row.ranks)
-                rows[key] = replace(same or row, ranks=ranks)
+                rows.setdefault(key, []).append(row)
                 self._note(part, parts)
         # In the order of looks: one that is complete ends the wait for those before it.
-        every = sorted(rows.values(), key=lambda row: row.count)
+        merged = [
+            replace(same[0], ranks=tuple(rank for row in same for rank in row.ranks))
+            for same in rows.values()
+        ]
+        every = sorted(merged, key=lambda row: row.count)
         for at in range(0, len(every), _MOST_ROWS):
             event = e.DigestsRead(
                 node_rank=self._node_rank(),
@@ -133,7 +135,8 @@ class Digests:
         known = self._told.get(part.part)
         if known is not None:
             same = (part.how, part.members) == (known.how, known.members)
-            more = set(part.ranks) - set(known.ranks) or set(part.marks) - set(known.marks)
+            more = not all(rank in known.ranks for rank in part.ranks)
+            more = more or not all(mark in known.marks for mark in part.marks)
             if same and not more:
                 return
             ranks = tuple(sorted({*known.ranks, *part.ranks}))

@@ -15,7 +15,7 @@ from harness.collectives import Collective
 from harness.events import EvidenceTaken
 from harness.orders import CollectEvidence
 from harness.sightings import ChildTaken, Frame, ProcessFacts, ThreadTaken
-from harness.worker.bootstrap import stack_file
+from harness.worker.assignment import stack_file
 
 _SERVER_SECONDS = 2.0
 _LAST_LINES = 20

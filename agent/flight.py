@@ -1,7 +1,12 @@
 """The flight record of a rank: asking its worker server, and reading what it answers."""
 
 import asyncio
+import contextlib
 import json
+import selectors
+import socket
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ from harness.collectives import Collective
 
 MOST_ENTRIES = 64
 _ANSWER_LIMIT = 64 << 20
+_PIECE = 1 << 20
 _ENTRIES = b'"entries":['
 _ENTRY = b'{"collective_seq_id":'
 
@@ -29,19 +35,67 @@ async def ask(server: Path, handler: str, seconds: float) -> bytes:
         raise Unanswered(f"its worker server is gone ({error})") from None
 
 
+def ask_all(servers: Sequence[Path], handler: str, seconds: float) -> list[tuple[bytes, float]]:
+    """What `handler` of each of `servers` answers within `seconds`, empty for no answer, and the
+    seconds that it took. Blocks."""
+    began = time.monotonic()
+    answers = [(b"", 0.0)] * len(servers)
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as opened:
+        for at, server in enumerate(servers):
+            end = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            end.setblocking(False)
+            with contextlib.suppress(OSError):  # it is not there, or has too much to do
+                end.connect(str(server))
+                end.sendall(_request(handler))
+                selector.register(end, selectors.EVENT_READ, (at, bytearray()))
+        while selector.get_map() and (left := began + seconds - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                at, so_far = key.data
+                whole = _read_on(key.fileobj, so_far)
+                if whole is not None:
+                    selector.unregister(key.fileobj)
+                    answers[at] = (whole, time.monotonic() - began)
+    return answers
+
+
+def _read_on(end: Any, so_far: bytearray) -> bytes | None:
+    """Read what has come after `so_far`: the body once it is whole, empty where it is none."""
+    try:
+        data = end.recv(_PIECE)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+    so_far += data
+    head, found, body = so_far.partition(b"\r\n\r\n")
+    size = _size(head.decode("latin-1").split("\r\n")) if found else None
+    if data and (size is None or len(body) < size) and len(so_far) < _ANSWER_LIMIT:
+        return None
+    good = found and b" 200" in head.partition(b"\r\n")[0] and (size is None or len(body) >= size)
+    return bytes(body) if good else b""
+
+
+def _request(handler: str) -> bytes:
+    return (
+        f"POST /handler/{handler} HTTP/1.1\r\nHost: rank\r\n"
+        "Content-Length: 0\r\nConnection: close\r\n\r\n"
+    ).encode()
+
+
+def _size(head: Sequence[str]) -> int | None:
+    """Bytes of the body, where the lines of `head` tell."""
+    headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
+    length = headers.get("content-length", "")
+    return int(length) if length.isdigit() else None
+
+
 async def _post(server: Path, handler: str) -> bytes:
     reader, writer = await asyncio.open_unix_connection(str(server), limit=_ANSWER_LIMIT)
     try:
-        writer.write(
-            f"POST /handler/{handler} HTTP/1.1\r\nHost: rank\r\n"
-            "Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
-        )
+        writer.write(_request(handler))
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
-        if "content-length" in headers:
-            body = await reader.readexactly(int(headers["content-length"]))
-        else:
-            body = await reader.read()
+        size = _size(head)
+        body = await (reader.read() if size is None else reader.readexactly(size))
     finally:
         writer.close()
     if " 200" not in head[0]:

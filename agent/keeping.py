@@ -12,7 +12,7 @@ from harness import orders as o
 from harness.agent import processes
 from harness.config import Job
 from harness.events import MemoryKept
-from harness.worker.bootstrap import start_code
+from harness.worker.assignment import start_code
 from harness.worker.memoryfile import MemoryFile, Slot
 
 Held = Callable[[int, int, int], tuple[MemoryFile, Slot] | None]

@@ -17,8 +17,7 @@ from harness.config import Job
 from harness.holdings import MemoryPlan
 from harness.orders import StartWorkers
 from harness.worker import layout, link, pulse
-from harness.worker.bootstrap import ASSIGNMENT, start_code
-from harness.worker.guest import Assignment
+from harness.worker.assignment import ASSIGNMENT, Assignment, start_code
 
 
 def _told_again(order: StartWorkers, rank: int) -> str:

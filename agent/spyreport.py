@@ -8,12 +8,13 @@ from typing import Any
 
 from harness.incidents import Where
 from harness.sightings import Frame, ThreadTaken
-from harness.worker import bootstrap
+from harness.worker import assignment
 from harness.worker.frames import innermost_user
 
 MOST_FRAMES = 64
 MOST_THREADS = 4
-_GUEST = os.path.dirname(bootstrap.__file__) + os.sep
+_GUEST = os.path.dirname(assignment.__file__) + os.sep
+_BOOTSTRAP = f"{_GUEST}bootstrap.py"
 _VARIABLE_LIMIT = 120
 _FAULTHANDLER_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _PYSTACK_FRAME = re.compile(
@@ -121,7 +122,7 @@ def without_ours(frames: list[Frame]) -> tuple[Frame, ...]:
 def _end(frames: Iterable[Frame]) -> int | None:
     """Where the user's program ends; None when it was not ours to start."""
     for at, frame in enumerate(frames):
-        if frame.file == bootstrap.__file__ and frame.function == "_execute":
+        if frame.file == _BOOTSTRAP and frame.function == "_execute":
             return at
     return None
 

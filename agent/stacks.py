@@ -22,7 +22,7 @@ from harness import processes as kernel
 from harness.agent import asleep, flight, processes, spyreport
 from harness.agent.spyreport import NoStack
 from harness.sightings import ChildTaken, Frame, ThreadTaken
-from harness.worker.bootstrap import STACK_SIGNAL
+from harness.worker.assignment import STACK_SIGNAL
 
 SPY_SECONDS = 3.0
 SERVER_SECONDS = 2.0
@@ -32,8 +32,9 @@ _MOST_CHILDREN = 16
 _SIDE_BY_SIDE = 8
 _LOOK_SECONDS = 0.01
 _SIGNAL_SECONDS = 1.0
-_FAMILY_SECONDS = 0.1
-"""For so long who descends from whom is believed: all ranks are looked at side by side."""
+_FAMILY_SECONDS = 0.25
+"""For so long who descends from whom is believed: all ranks are looked at side by side, and twice
+within no less than that."""
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 

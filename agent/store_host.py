@@ -16,7 +16,7 @@ from harness.agent import processes
 from harness.agent.zygote_client import Zygote, ZygoteGone
 from harness.errors import NodeFailure
 from harness.portholder import held_by
-from harness.worker.bootstrap import start_code
+from harness.worker.assignment import start_code
 
 _BACKLOG = 4096
 

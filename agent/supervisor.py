@@ -130,6 +130,7 @@ class Agent:
             self._watch.start(self._node_rank)
             self._in_background(self._report_pulses())
             self._in_background(self._readings.keep(self._node_rank))
+            self._in_background(snapshots.keep(self._workers.values))
             self._in_background(self._digests.watch(self._workers.values))
             place = (self._job, self._run_dir, self._node_rank, self._workers.values)
             for lookout in lookouts.of_node(*place, self._link.report, self._console.notice):
@@ -348,8 +349,6 @@ class Agent:
             self._console.follow(worker.rank, worker.files.log)
         workers.watch(worker, self._on_fact, self._on_exit)
         self._faults.started(worker)
-        if worker.guest:
-            self._in_background(snapshots.keep(worker))
 
     async def _collect(self, order: o.CollectEvidence) -> None:
         await self._launched()

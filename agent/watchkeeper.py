@@ -17,7 +17,7 @@ from harness import events as e
 from harness.agent import torn
 from harness.config import Job
 from harness.orders import SetAside, StartWorkers
-from harness.worker.bootstrap import start_code
+from harness.worker.assignment import start_code
 
 _SETTLE_SECONDS = 5.0
 """Longest wait for a last look at the files, once all ranks of the node are gone."""

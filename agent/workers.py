@@ -7,7 +7,8 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from harness.worker.pulse import PulseReader, PulseReading
 ERROR_FILE_LIMIT = 64_000
 _ADOPTION_SECONDS = 5.0
 _BEAT_NEWS_NS = 1_000_000_000
+_shown = attrgetter(*(each.name for each in fields(PulseReading) if each.name != "heartbeat_ns"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +132,10 @@ class Worker:
     def changed_pulse(self) -> Pulse | None:
         """What its page holds, if that is news. A heartbeat alone is news once a second."""
         reading, last = self.page.read(), self.last_reading
-        if last is not None and (
-            reading.heartbeat_ns - last.heartbeat_ns < _BEAT_NEWS_NS
-            and replace(reading, heartbeat_ns=last.heartbeat_ns) == last
+        if (
+            last is not None
+            and reading.heartbeat_ns - last.heartbeat_ns < _BEAT_NEWS_NS
+            and _shown(reading) == _shown(last)
         ):
             return None
         self.last_reading = reading

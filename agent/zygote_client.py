@@ -15,8 +15,7 @@ from typing import Any
 from harness.agent import processes
 from harness.agent.standbys import Standbys
 from harness.errors import PlatformError
-from harness.worker.bootstrap import start_code
-from harness.worker.zygote import MESSAGE_LIMIT
+from harness.worker.assignment import MESSAGE_LIMIT, start_code
 
 _FORK_SECONDS = 30.0
 

@@ -19,8 +19,8 @@ from tui_world import PER_NODE
 from harness import codec, recovery
 from harness import events as e
 from harness import orders as o
-from harness.controller.upkeep import collect_seldom
 from harness.diagnosis.hang import judge_look
+from harness.garbage import collect_seldom
 from harness.incidents import Verdict
 from harness.policy import Policy
 from harness.state import RunState, fold

@@ -8,11 +8,13 @@ often as agents do, four times a second up to 500 of them, thousands less often;
 share of its ranks has made a step (`changed`). The records lie ready as lines of a journal. CPU is
 that of the whole process (getrusage); `read` is that of the thread that decodes the lines and folds
 them into the model, which any reader of a run pays, and the screen is the rest. Bytes are counted
-where the app writes them. Then a replay: two minutes of 1,024 ranks as a journal.
+where the app writes them. Then a replay: two minutes of 1,024 ranks as a journal; and
+the logs of as many.
 `--write` puts the table into bench/results/tui.md.
 """
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -45,6 +47,7 @@ RESULTS = Path(__file__).with_name("results")
 WIDTH, HEIGHT = 150, 44
 WARM_TICKS = 2 * HZ
 REPLAYED_SECONDS = 120
+LOGGED_SECONDS = 12
 
 
 def main() -> None:
@@ -58,7 +61,7 @@ def main() -> None:
         child(json.loads(options.child))
         return
     lines = table([int(text) for text in options.ranks.split(",")], options.seconds)
-    lines += ["", *replay()]
+    lines += ["", *replay(), *logs()]
     print("\n".join(lines))
     if options.write:
         (RESULTS / "tui.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -155,6 +158,34 @@ def replay() -> list[str]:
     ]
 
 
+def logs(ranks: int = 1024) -> list[str]:
+    """What it costs to read and fold a line a second of each rank, twice a second."""
+    from harness.tui.logwatch import LogWatch
+
+    polls, used = 0, 0.0
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
+        of_attempt = Path(folder) / "logs" / "attempt0"
+        of_attempt.mkdir(parents=True)
+        files = [
+            opened.enter_context((of_attempt / f"rank{rank:05d}.log").open("w"))
+            for rank in range(ranks)
+        ]
+        watch = LogWatch(Path(folder))
+        for step in range(LOGGED_SECONDS):
+            for half in (files[: ranks // 2], files[ranks // 2 :]):
+                for file in half:
+                    file.write(f"step={step} loss=2.5\n")
+                    file.flush()
+                before = time.thread_time()
+                watch.poll()
+                used += time.thread_time() - before
+                polls += 1
+    return [
+        f"Logs: a line a second of each of {ranks:,} ranks, read and folded twice a second, takes "
+        f"{used / polls * 2:.1%} of a core.",
+    ]
+
+
 def measure(job: dict[str, object]) -> dict[str, float]:
     """One run in a child with a terminal of its own; what it says, and the bytes it drew."""
     from harness.processes import before_exec
@@ -202,9 +233,11 @@ def _read(master: int, told: int) -> bytes:
 
 def child(job: dict) -> None:
     """Feed and draw for so long, then tell the figures."""
+    from harness.garbage import collect_seldom
     from harness.tui.app import HarnessApp
     from harness.tui.feed import Feed
 
+    collect_seldom()  # as the command does
     feed = Feed(lambda _: None, source="bench")
     journal = Path(job["journal"]).open("rb")  # noqa: SIM115 (read to the end of the process)
     take_tick(feed, journal)

@@ -69,13 +69,19 @@ class PointToPoint:
     ended_ns: int
 
 
+STORE = "store"
+"""Description, in place of a group's, of a store that a rank looks for where the run has none; its
+name is the address."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCreation:
     """A process group that the rank has begun to create. Times are wall-clock nanoseconds.
 
     `ended_ns` 0: it is still in there, waiting for a member. `member` is whether the rank itself
     belongs to it; all ranks of the world take part in creating one. `ranks` are global ranks,
-    empty when there were too many to note. `failed`: it raised.
+    empty when there were too many to note. `failed`: it raised. `place` is the rank's own among
+    them, as its program says; -1: not said.
     """
 
     pg: str
@@ -85,6 +91,7 @@ class GroupCreation:
     begun_ns: int
     ended_ns: int
     failed: bool = False
+    place: int = -1
 
 
 _SAME_INPUT = frozenset(

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from harness.errors import UsageError
 from harness.faults import Fault, when, whom
 from harness.orders import Command, Inject, Preempt, RestartRun, SaveNow, ShowStacks, StopRun
-from harness.recovery import accept
+from harness.state import RunState
 from harness.tui.actions import ACTIONS, BY_NAME, keys_text, offered
 from harness.tui.dialogs import Confirm, TextScreen, help_lines
 from harness.tui.grid import ZOOMS
@@ -28,6 +28,13 @@ _NO_KEY = "unbound"
 """No terminal sends it; a keymap without any key would leave the default one."""
 _MOST_RANKS_WITHOUT_NAME = 64
 """Stopping a larger run asks for its name."""
+
+
+def _accept(state: RunState, command: Command) -> tuple[bool, str]:
+    """Whether the controller would take it, and what it would say."""
+    from harness.recovery import accept  # with all of diagnosis: two megabytes that few need
+
+    return accept(state, command)
 
 
 class HarnessApp(Moving):
@@ -264,12 +271,12 @@ class HarnessApp(Moving):
             return
         request = SaveNow(request=f"tui-{self.clock()}")
         with self.feed.state() as state:
-            accepted, answer = accept(state, request)
+            accepted, answer = _accept(state, request)
             mark = state.newest_restore_point
         if not accepted:
             self.say(f"it would be refused: {answer}")
             return
-        took = "" if mark is None else f", as {mark.seconds:.1f} s at step {mark.step}"
+        took = "" if mark is None else f"; {mark.seconds:.2g} s at step {mark.step}"
         header = self.shown_view.header
         self._ask(
             Confirm(
@@ -301,7 +308,7 @@ class HarnessApp(Moving):
             return
         request = RestartRun(why="asked for in the terminal view")
         with self.feed.state() as state:
-            accepted, answer = accept(state, request)
+            accepted, answer = _accept(state, request)
         if not accepted:
             self.say(f"it would be refused: {answer}")
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.incidents import Incident
-from harness.recovery import saving
+from harness.saving import saving
 from harness.state import RankState, RunState
 from harness.topology import ranks_text
 from harness.tui.cells import MEANINGS, TROUBLED, Cell

@@ -1,7 +1,6 @@
 """The one state that each rank's cell shows, and its glyph. Pure."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from harness.incidents import Incident
@@ -108,25 +107,29 @@ class Cell(NamedTuple):
 def cells_of(state: RunState, attempt: AttemptState, now_ns: int) -> tuple[Cell, ...]:
     """The cells of all ranks of `attempt`, in rank order."""
     judge = _RankJudge(state, attempt, _incident_of(state, attempt), now_ns)
+    well, alive = not judge.blamed, judge.alive
+    phases = {rank.phase for rank in attempt.ranks.values()}
+    cleaned = {phase: clean(phase) for phase in phases}
+    made = tuple.__new__  # half of what the class's own way costs, once per rank and refresh
     return tuple(
-        Cell(
-            rank.rank,
-            judge.judge(rank),
-            rank.step,
-            rank.loss,
-            rank.loss_finite,
-            _phase(rank.phase),
-            rank.node_rank,
-            rank.local_rank,
-        )
-        for rank in attempt.ranks.values()
+        [
+            made(
+                Cell,
+                (
+                    rank.rank,
+                    # Nearly all, nearly always, are of the first kind.
+                    alive(rank) if well and rank.status == "running" else judge.judge(rank),
+                    rank.step,
+                    rank.loss,
+                    rank.loss_finite,
+                    cleaned[rank.phase],
+                    rank.node_rank,
+                    rank.local_rank,
+                ),
+            )
+            for rank in attempt.ranks.values()
+        ]
     )
-
-
-@lru_cache(maxsize=64)
-def _phase(phase: str) -> str:
-    """Cleaned; there are few phases and many ranks."""
-    return clean(phase)
 
 
 def _incident_of(state: RunState, attempt: AttemptState) -> Incident | None:
@@ -151,10 +154,10 @@ class _RankJudge:
                 self.culprit_state = "oom"
         self.ended = state.ended is not None
         self.furthest = attempt.step
-        self.newest: dict[int, int] = {}
+        self.newest = dict.fromkeys(attempt.nodes, 0)
         for rank in attempt.ranks.values():
-            newest = self.newest.get(rank.node_rank, 0)
-            self.newest[rank.node_rank] = max(newest, rank.heartbeat_ns)
+            if rank.heartbeat_ns > self.newest.get(rank.node_rank, 0):
+                self.newest[rank.node_rank] = rank.heartbeat_ns
         self.silent = {
             node.node_rank
             for node in state.nodes.values()
@@ -162,8 +165,6 @@ class _RankJudge:
         }
 
     def judge(self, rank: RankState) -> CellState:
-        if rank.status == "running" and not self.blamed:
-            return self._alive(rank)  # nearly all, nearly always
         if rank.rank in self.first_failing:
             return self.culprit_state
         if rank.status == "not_started":
@@ -176,12 +177,13 @@ class _RankJudge:
             return "waiting" if rank.status == "running" and not self.ended else "stopped"
         if rank.status in ("exited", "raised"):
             return "oom" if rank.exited is not None and rank.exited.oom else "dead"
-        return self._alive(rank)
+        return self.alive(rank)
 
-    def _alive(self, rank: RankState) -> CellState:
+    def alive(self, rank: RankState) -> CellState:
         if self.ended:
             return "stopped"
-        late = self.newest[rank.node_rank] - rank.heartbeat_ns > STALE_NS and rank.heartbeat_ns > 0
+        beat = rank.heartbeat_ns
+        late = beat and self.newest[rank.node_rank] - beat > STALE_NS
         if late or rank.node_rank in self.silent:
             return "stale"
         if rank.phase == "checkpoint":

@@ -79,7 +79,7 @@ class TextScreen(ModalScreen[None]):
     CSS = """
     TextScreen { align: center middle; background: #11151a; }
     TextScreen > Vertical { width: 100%; height: 100%; }
-    TextScreen #text { height: 1fr; background: #11151a; padding: 0 1; }
+    TextScreen #text { height: 1fr; background: #11151a; margin: 0 1; }
     TextScreen .edge { height: 1; background: #1a2027; }
     """
 

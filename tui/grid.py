@@ -38,15 +38,16 @@ class Grid:
     labels: tuple[str, ...]
     heads: tuple[str, ...]
     slots: tuple[tuple[int, ...], ...]
+    label_width: int = field(init=False, compare=False)
     _places: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        width = max((len(label) for label in self.labels), default=0)
+        object.__setattr__(self, "label_width", width)
 
     @property
     def cards(self) -> bool:
         return self.zoom == "cards"
-
-    @property
-    def label_width(self) -> int:
-        return max((len(label) for label in self.labels), default=0)
 
     def place(self, index: int) -> tuple[int, int]:
         """Row and column (counted over all groups) of the slot with the cell at `index`."""

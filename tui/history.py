@@ -4,12 +4,13 @@ A sample is taken when a record comes and enough time has passed on the run's ow
 that is replayed has the same samples as one that is watched.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.events import AttemptStarted, FaultInjected, IncidentOpened, Record
 from harness.goodput import ettr
 from harness.state import RunState
+from harness.tui.view import run_loss
 
 MOST_SAMPLES = 480
 _FIRST_SPACING_NS = 250_000_000
@@ -42,6 +43,11 @@ class Point(NamedTuple):
     value: float
 
 
+_KINDS: Mapping[type, str] = {
+    AttemptStarted: "attempt", IncidentOpened: "incident", FaultInjected: "fault",
+}  # fmt: skip
+
+
 class History:
     """The samples so far. When there are too many, every second is forgotten."""
 
@@ -66,8 +72,7 @@ class History:
             self.spacing_ns *= 2
 
     def _mark(self, record: Record, at_ns: int) -> None:
-        kinds = {AttemptStarted: "attempt", IncidentOpened: "incident", FaultInjected: "fault"}
-        kind = kinds.get(type(record.event))
+        kind = _KINDS.get(type(record.event))
         if kind is not None:
             self.marks.append(Mark(at_ns, kind))
             del self.marks[:-_MOST_MARKS]
@@ -118,21 +123,15 @@ class History:
 def _sample(state: RunState, at_ns: int) -> Sample:
     attempt = state.attempt
     assert attempt is not None
-    step, tokens, first = -1, 0, None
-    for rank in attempt.ranks.values():
-        tokens = max(tokens, rank.tokens)
-        step = max(step, rank.step)
-        if rank.loss is not None and (first is None or rank.step > first.step):
-            first = rank
     held = (
         grown.points[-1].memory_bytes for grown in attempt.growth.ranks.values() if grown.points
     )
     return Sample(
         at_ns=at_ns,
         attempt=attempt.index,
-        step=max(0, step),
-        loss=None if first is None else first.loss,
-        tokens=tokens,
+        step=attempt.step,
+        loss=run_loss(state),
+        tokens=max([rank.tokens for rank in attempt.ranks.values()], default=0),
         memory=max(held, default=0),
         ettr=ettr(state, at_ns),
     )

@@ -43,9 +43,15 @@ class LinesView(ScrollView, can_focus=False):
         self._at_end = True
         self._line_at: Callable[[int], Line] = lambda _: ()
         self._count = 0
-        self._shown: dict[int, Line] = {}
+        self._shown: dict[int, tuple[Line, Strip]] = {}
+        """Lines that were drawn, by their number, each with what it was drawn as."""
+        self._drawn_for = (0, 0)
+        """For which first column and which width."""
         self._painted: dict[int, Line] = {}
         """Lines of the present content that were painted already."""
+        self._base = Style.null()
+        self._inked: dict[str, Style] = {}
+        """By ink, on the widget's own background; empty: not known yet."""
 
     def show(self, count: int, width: int, line_at: Callable[[int], Line]) -> None:
         """Take new content and redraw the lines in sight that differ."""
@@ -57,10 +63,16 @@ class LinesView(ScrollView, can_focus=False):
             self.virtual_size = size
             self._keep_at_end()
         top = self.scroll_offset.y
+        first = None  # neighbours go together: each refresh costs as much as a line
         for y in range(top, top + max(1, self.size.height)):
-            line = self._paint(y)
-            if self._shown.get(y) != line:
-                self.refresh_line(y)
+            shown = self._shown.get(y)
+            if shown is None or shown[0] != self._paint(y):
+                first = y if first is None else first
+            elif first is not None:
+                self.refresh_lines(first, y - first)
+                first = None
+        if first is not None:
+            self.refresh_lines(first, top + max(1, self.size.height) - first)
 
     def show_lines(self, lines: list[Line], width: int = 0) -> None:
         self.show(len(lines), width, lambda y: lines[y])
@@ -94,13 +106,44 @@ class LinesView(ScrollView, can_focus=False):
     def render_line(self, y: int) -> Strip:
         left, top = self.scroll_offset
         line = self._paint(top + y)
-        self._shown[top + y] = line
-        # Every segment carries a full style: without one NO_COLOR breaks, and without the
-        # widget's own background the line differs from its surroundings.
-        base = self.rich_style
-        strip = Strip([Segment(text, base + STYLES[ink]) for text, ink in line])
+        width = self.outer_size.width  # a scroll bar lies over it
+        if (left, width) != self._drawn_for:
+            self._shown.clear()
+            self._drawn_for = left, width
+        shown = self._shown.get(top + y)
+        if shown is not None and shown[0] == line:
+            return shown[1]
+        inked = self._inked or self._ink()
+        strip = Strip([Segment(text, inked[ink]) for text, ink in line])
         strip = strip.crop(left) if left else strip
-        return strip.adjust_cell_length(self.size.width, base)
+        strip = strip.adjust_cell_length(width, self._base)
+        self._shown[top + y] = line, strip
+        return strip
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Textual's own way looks at each line for borders, padding, tint, opacity and filters.
+        There are none here, and what filters do (NO_COLOR) is in the ink."""
+        strips = [self.render_line(y) for y in crop.line_range]
+        left, right = crop.column_span
+        if (left, right) == (0, self._drawn_for[1]):
+            return strips
+        return [strip.crop(left, right) for strip in strips]
+
+    def _ink(self) -> dict[str, Style]:
+        """Every segment carries a full style: without one NO_COLOR breaks, and without the widget's
+        own background the line differs from its surroundings."""
+        base = self.rich_style
+        segments = [Segment("", base), *(Segment("", base + style) for style in STYLES.values())]
+        for each in self.get_line_filters():
+            segments = each.apply(segments, self.background_colors[1])
+        self._base, *styles = [segment.style or base for segment in segments]
+        self._inked = dict(zip(STYLES, styles, strict=True))
+        return self._inked
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._inked = {}
+        self._shown = {}
 
     def on_resize(self, event: events.Resize) -> None:
         self._shown.clear()

@@ -1,16 +1,21 @@
 """The mesh as lines of inked text: cards, cells of a rank, cells of many ranks. Pure."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rich.cells import cell_len
 
-from harness.tui.cells import CULPRITS, SEVERITY, Cell, glyph_of
+from harness.tui.cells import CULPRITS, GLYPHS, SEVERITY, Cell, CellState, glyph_of
 from harness.tui.grid import CARD_HEIGHT, Grid
 from harness.tui.paint import Line, fit
 from harness.tui.theme import INK_OF_STATE, Ink
 from harness.tui.view import View
 from harness.tui.wording import loss_text
+
+Shown = tuple[CellState | None, int]
+"""The worst state of a slot, None when the filter leaves all of it out, and how many of its cells
+are in it; 0 when all of them are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +29,18 @@ class Mesh:
     hidden: Set[int] = frozenset()
     ascii_only: bool = False
 
-    def worst(self, slot: int) -> tuple[Cell | None, int]:
-        """The cell to show for `slot`, None when the filter leaves all out, and how many of its
-        cells are in that state; 0 when all of them are."""
+    def worst(self, slot: int) -> Shown:
+        """What is shown for `slot`."""
         members = self.grid.slots[slot]
         cells = self.view.cells
         if len(members) == 1:
-            return (None if members[0] in self.hidden else cells[members[0]]), 0
-        shown = [cells[index] for index in members if index not in self.hidden]
-        if not shown:
+            return (None if members[0] in self.hidden else cells[members[0]].state), 0
+        states = [cells[index].state for index in members if index not in self.hidden]
+        if not states:
             return None, 0
-        worst = min(shown, key=lambda cell: SEVERITY[cell.state])
-        count = sum(1 for cell in shown if cell.state == worst.state)
-        return worst, 0 if count == len(shown) else count
+        worst = min(states, key=SEVERITY.__getitem__)
+        count = states.count(worst)
+        return worst, 0 if count == len(states) else count
 
 
 def mesh_size(grid: Grid) -> tuple[int, int]:
@@ -58,41 +62,61 @@ def mesh_line(mesh: Mesh, y: int) -> Line:
         if y == 0:
             return _head_line(grid)
         y -= 1
-    row = grid.rows[y]
-    shown = [[mesh.worst(slot) for slot in group] for group in row]
-    bad = any(cell is not None and cell.state in CULPRITS for group in shown for cell, _ in group)
-    here = any(mesh.cursor in grid.slots[slot] for group in row for slot in group)
-    ink: Ink = "bad" if bad else "cursor" if here else "dim"
-    line: list[tuple[str, Ink]] = [(f"{grid.labels[y]:>{grid.label_width}}  ", ink)]
+    slots, cells, row = grid.slots, mesh.view.cells, grid.rows[y]
+    if mesh.hidden or grid.zoom == "groups":
+        groups = tuple([tuple([mesh.worst(slot) for slot in group]) for group in row])
+    else:
+        groups = tuple([tuple([(cells[slots[at][0]].state, 0) for at in group]) for group in row])
+    at, column = grid.place(mesh.cursor)
+    marked = column if at == y else -1
+    label = f"{grid.labels[y]:>{grid.label_width}}  "
+    return _row_line(label, groups, marked, grid.width == 1, mesh.ascii_only)
+
+
+@lru_cache(maxsize=512)
+def _row_line(
+    label: str, groups: tuple[tuple[Shown, ...], ...], marked: int, narrow: bool, ascii_only: bool
+) -> Line:
+    """A row of cells, of which number `marked` has the cursor (-1: none). Kept, because most rows
+    of a run are what they were a moment ago."""
+    bad = any(state in CULPRITS for group in groups for state, _ in group)
+    ink: Ink = "bad" if bad else "cursor" if marked >= 0 else "dim"
+    line: list[tuple[str, Ink]] = [(label, ink)]
+    looks = _LOOKS[ascii_only]
     # Neighbours in one ink are one piece: fewer pieces are less work and fewer bytes to send.
     run, run_ink = "", ink
-    for group, cells in zip(row, shown, strict=True):
-        for slot, (cell, count) in zip(group, cells, strict=True):
-            glyph, glyph_ink = _cell(cell, mesh.ascii_only)
-            marked = here and mesh.cursor in grid.slots[slot]
-            if marked and grid.width == 1:
+    x = -1
+    for group in groups:
+        for state, count in group:
+            x += 1
+            glyph, glyph_ink = looks[state]
+            if x == marked and narrow:
                 glyph_ink = "cell_cursor"
             if glyph_ink != run_ink:
                 line.append((run, run_ink))
                 run, run_ink = "", glyph_ink
             run += glyph
-            if grid.width == 1:
+            if narrow:
                 continue
-            if marked or count or (cell is not None and cell.state in CULPRITS):
-                beside = "<" if marked else _few(count)
-                line += [(run, run_ink), (beside, "cursor" if marked else "head")]
+            if x == marked or count or state in CULPRITS:
+                beside = "<" if x == marked else _few(count)
+                line += [(run, run_ink), (beside, "cursor" if x == marked else "head")]
                 run = ""
             else:
                 run += " "
         run, run_ink = _gap(line, run, run_ink)
     line.append((run, run_ink))
-    return tuple(piece for piece in line if piece[0])
+    return tuple([piece for piece in line if piece[0]])
 
 
-def _cell(cell: Cell | None, ascii_only: bool) -> tuple[str, Ink]:
-    if cell is None:
-        return " ", "text"
-    return glyph_of(cell.state, ascii_only), INK_OF_STATE[cell.state]
+def _looks(ascii_only: bool) -> Mapping[CellState | None, tuple[str, Ink]]:
+    looks: dict[CellState | None, tuple[str, Ink]] = {None: (" ", "text")}
+    for state in GLYPHS:
+        looks[state] = glyph_of(state, ascii_only), INK_OF_STATE[state]
+    return looks
+
+
+_LOOKS = {ascii_only: _looks(ascii_only) for ascii_only in (False, True)}
 
 
 def _few(count: int) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from harness.goodput import ettr
 from harness.incidents import Incident
-from harness.recovery import Saving, saving
+from harness.saving import Saving, saving
 from harness.state import RunState
 from harness.tui.banner import Banner, banner_of
 from harness.tui.cells import CULPRITS, TROUBLED, Cell, cells_of
@@ -149,7 +149,7 @@ def build(state: RunState, now_ns: int) -> View:
 def _header(state: RunState, now_ns: int) -> Header:
     attempt = state.attempt
     mark = state.newest_restore_point
-    ranks = list(attempt.ranks.values()) if attempt is not None else []
+    ranks = attempt.ranks.values() if attempt is not None else ()
     world = attempt.world_size if attempt else sum(n.local_world_size for n in state.nodes.values())
     return Header(
         run=clean(state.run.run) if state.run is not None else "",
@@ -158,7 +158,7 @@ def _header(state: RunState, now_ns: int) -> Header:
         mesh=" ".join(f"{name}{size}" for name, size in axes_of(state) if size > 1),
         attempt=attempt.index if attempt is not None else None,
         step=attempt.step if attempt is not None else 0,
-        total_steps=max((rank.total_steps for rank in ranks), default=0),
+        total_steps=max([rank.total_steps for rank in ranks], default=0),
         loss=run_loss(state),
         elapsed=max(0, now_ns - state.started_ns) / 1e9 if state.started_ns else 0.0,
         quiet=max(0, now_ns - state.last_ns) / 1e9 if state.stage == "running" else 0.0,
@@ -173,8 +173,11 @@ def run_loss(state: RunState) -> float | None:
     attempt = state.attempt
     if attempt is None:
         return None
-    said = [rank for rank in attempt.ranks.values() if rank.loss is not None]
-    return min(said, key=lambda rank: (-rank.step, rank.rank)).loss if said else None
+    furthest = None
+    for rank in attempt.ranks.values():  # in their order
+        if rank.loss is not None and (furthest is None or rank.step > furthest.step):
+            furthest = rank
+    return None if furthest is None else furthest.loss
 
 
 def _incident_row(state: RunState, incident: Incident) -> IncidentRow:

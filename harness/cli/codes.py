@@ -125,8 +125,10 @@ CODES: Mapping[str, Code] = {
     ),
     "H305": Code(
         "A checkpoint, or the folder of them, is not what it should be.",
-        "The folder is not there, or has no checkpoint of that step.",
-        "`harness ckpt ls DIR` lists what is there, `harness ckpt verify DIR` what is sound.",
+        "The folder is not there, or has no checkpoint of that step. Of `harness ckpt save`: "
+        "nothing in the script can save, the save failed, or the ranks ended before it.",
+        "`harness ckpt ls DIR` lists what is there, `harness ckpt verify DIR` what is sound. A "
+        "script that calls Checkpointer.maybe_save after each step can be asked to save.",
     ),
     "H306": Code(
         "These processes cannot be looked at.",

@@ -1,9 +1,10 @@
-"""`harness launch slurm|k8s|ray`: what an engine that places nodes is given to start a run."""
+"""`harness launch slurm|k8s|ray|torchx`: what an engine that places nodes is given for a run."""
 
 import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,16 @@ _PASSED_ON = {
 @click.group("launch", invoke_without_command=True, context_settings=SETTINGS)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Have Slurm, Kubernetes or Ray place the nodes of a run.
+    """Have Slurm, Kubernetes, Ray or TorchX place the nodes of a run.
 
     \b
       harness launch slurm --nodes 4 --gpus 8 train.py --lr 3e-4 > run.sbatch
       harness launch k8s --image me/train:1 --nodes 4 --gpus 8 train.py > run.yaml
       harness launch ray --nodes 4 --gpus 8 train.py --lr 3e-4
+      torchx run -s kubernetes "$(harness launch torchx)" -j 4x8 --script train.py
     """
     if ctx.invoked_subcommand is None:
-        raise click.UsageError("missing command: slurm, k8s or ray")
+        raise click.UsageError("missing command: slurm, k8s, ray or torchx")
 
 
 @command.command("slurm", context_settings=_PASSED_ON)
@@ -226,6 +228,21 @@ def ray(
         command=command, address=address, nodes=nodes, gpus=gpus, cpus=cpus, restarts=restarts
     )
     return run_on_ray(wanted, lambda text: click.echo(f"harness: {text}", err=True))
+
+
+@command.command("torchx", context_settings=SETTINGS)
+def torchx() -> int:
+    """Print where Harness's component for TorchX lies.
+
+    \b
+      harness launch torchx
+      torchx run -s local_cwd "$(harness launch torchx)" -j 1x2 --script train.py
+      torchx run -s slurm "$(harness launch torchx)" -j 4x8 --script train.py -- --lr 3e-4
+    """
+    spec = find_spec("harness.launching.torchxcomponent")
+    assert spec is not None
+    click.echo(f"{spec.origin}:run")
+    return 0
 
 
 def _check(command: tuple[str, ...], *, placed: tuple[str, ...], there: bool = True) -> None:

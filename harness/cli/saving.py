@@ -14,7 +14,7 @@ from harness.cli.output import note
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json, reading_options
 from harness.errors import CheckpointError, NodeFailure
 from harness.orders import SaveNow
-from harness.recovery import NOTHING_SAVES, Saving, saving
+from harness.saving import NOTHING_SAVES, Saving, saving
 from harness.state import RunState
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.1
 @click.option("--no-wait", is_flag=True, help="Only ask for it.")
 def command(run: str | None, runs_dir: str | None, as_json: bool, no_wait: bool) -> None:
     """Have all ranks of RUN (a name, a directory or HOST:PORT; default: the newest) save at one
-    step, and go on. Returns when the checkpoint is complete; Ctrl-C takes the wish not back.
+    step, and go on. Returns when the checkpoint is complete; Ctrl-C ends the waiting, not the wish.
 
     The script must save with harness.Checkpointer.maybe_save, or ask harness.should_save.
 

@@ -222,9 +222,11 @@ def _run_app(found: runs.RunFolder | runs.Endpoint, options: "Options", replay: 
             os.environ.pop(name, None)
     if without_colour():
         os.environ["NO_COLOR"] = "1"  # the app looks for it when it is made
+    from harness.garbage import collect_seldom
     from harness.tui.app import HarnessApp
     from harness.tui.logwatch import LogWatch
 
+    collect_seldom()
     feed = _feed(found, replay)
     logs = None if isinstance(found, runs.Endpoint) else LogWatch(found.path)
     app = HarnessApp(feed, options, logs=logs, do=None if replay else _doer(found))

@@ -20,8 +20,9 @@ from harness.controller.launcher_line import launcher_lines
 from harness.controller.loop import Decider, Loop
 from harness.controller.service import serve
 from harness.controller.strike_file import StrikeFile
-from harness.controller.upkeep import collect_seldom, keep_durable, notice_silence
+from harness.controller.upkeep import keep_durable, notice_silence
 from harness.errors import ExitCode, HarnessError, OutputError, PlatformError
+from harness.garbage import collect_seldom
 from harness.journal import FILE_NAME, JournalWriter
 from harness.membership import Strike
 from harness.state import RunState

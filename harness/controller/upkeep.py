@@ -1,8 +1,6 @@
-"""What the controller does by the clock: notice silent agents, make the journal durable, find
-garbage."""
+"""What the controller does by the clock: notice silent agents, make the journal durable."""
 
 import asyncio
-import gc
 import logging
 import socket
 import time
@@ -18,14 +16,6 @@ log = logging.getLogger("harness.controller")
 
 _SWEEP = 0.25
 _DURABLE = 1.0
-_COLLECT_AT = (100_000, 50, 100)
-
-
-def collect_seldom() -> None:
-    """Look for garbage in circles only now and then: the state of a large run is millions of
-    objects that live on, and going through them takes as long as all else together."""
-    gc.freeze()
-    gc.set_threshold(*_COLLECT_AT)
 
 
 async def notice_silence(loop: Loop) -> None:

@@ -6,6 +6,7 @@ detector explains.
 
 from collections.abc import Iterable
 
+from harness.diagnosis import nobody_answers
 from harness.diagnosis.endings import Ending
 from harness.diagnosis.scene import Scene
 from harness.diagnosis.signature import Signature, place_text
@@ -59,7 +60,7 @@ def _finding(scene: Scene, group: list[Ending]) -> Finding:
     return Finding(
         verdict=verdict,
         ranks=ranks,
-        cause=first.says,
+        cause=f"{first.says}{_asked(first)}",
         reason=_reason(first, ranks, everywhere),
         confidence="likely" if first.kind == "code" and not first.message else "proven",
         onset_ns=first.at_ns,
@@ -67,6 +68,11 @@ def _finding(scene: Scene, group: list[Ending]) -> Finding:
         where=first.where,
         signature=_signature(first, verdict).text(),
     )
+
+
+def _asked(first: Ending) -> str:
+    words = nobody_answers.asked(first.what, first.message)
+    return f"; {words}, and ranks have no stdin: nobody can answer" if words else ""
 
 
 def _reason(first: Ending, ranks: tuple[int, ...], everywhere: bool) -> str:

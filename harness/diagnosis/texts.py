@@ -77,9 +77,24 @@ def names_late_ranks(text: str) -> tuple[int, ...]:
     return () if found is None else tuple(int(rank) for rank in re.findall(r"\d+", found[1]))
 
 
+_OTHER_MODEL = re.compile(
+    r"DDP expects same model across all ranks"
+    r"|appears not to match (?:sizes|strides) of the same param"
+    r"|Expected to have finished reduction in the prior iteration"
+    r"|Detected mismatch between collectives on ranks"
+    r"|Error\(s\) in loading state_dict"
+)
+
+
 def is_size_abort(text: str) -> bool:
     """Whether Gloo aborted because more bytes came than the operation has room for."""
     return bool(_SIZES_DIFFER.search(text))
+
+
+def needs_other_code(message: str) -> bool:
+    """Whether torch says by itself that the model, or a checkpoint's, is not the one that it has to
+    be: no other attempt would find another."""
+    return bool(_OTHER_MODEL.search(message))
 
 
 def headline(text: str) -> str:

@@ -62,15 +62,17 @@ def _apart(track: Track, split: Split, event: MarksDiffer, ranks: frozenset[int]
     ways = [alike & ranks for alike in track.last.classes if alike & ranks]
     odd = ranks if event.tied else frozenset(event.odd)
     mixed = not event.tied and any(way & odd and way - odd for way in ways)
-    return len(ways) > 1 and not mixed and not shifted(track, ranks)
+    same = shifted(track, ranks)
+    # A step more may be one that changes nothing; a step less is one that changed the others.
+    return len(ways) > 1 and not mixed and (same is False or (same is None and event.steps > 0))
 
 
 def _finding(event: MarksDiffer, ref: tuple[str, int], track: Track, split: Split) -> Finding:
     where, odd = where_of(event.site), ranks_name(event.odd)
     many = "one optimizer step" if abs(event.steps) == 1 else f"{abs(event.steps)} optimizer steps"
     who = f"one of {odd}" if event.tied else odd
-    fewer = "fewer than the others" if event.steps > 0 else "more than the others"
-    fewer = fewer.replace("others", "other") if event.tied else fewer
+    rest = len(event.places) - (1 if event.tied else len(event.odd))
+    fewer = f"{'fewer' if event.steps > 0 else 'more'} than the other{'s' if rest > 1 else ''}"
     part, at = track.part, split.at
     step = f"the {'begin' if at.count % 2 == 0 else 'end'} of step {at.count // 2}"
     name = part.name if part.tensors == 1 else f"{part.tensors} parameters ({part.name})"

@@ -8,16 +8,12 @@ until it returns nothing, folding all of a returned list before the next call.
 from harness.recovery.ending import Decision
 from harness.recovery.planning import accept, next_wake_ns, plan
 from harness.recovery.replaying import DECIDED, replay
-from harness.recovery.saving import NOTHING_SAVES, Saving, saving
 
 __all__ = [
     "DECIDED",
-    "NOTHING_SAVES",
     "Decision",
-    "Saving",
     "accept",
     "next_wake_ns",
     "plan",
     "replay",
-    "saving",
 ]

@@ -7,9 +7,8 @@ agreed to; otherwise a later one is proposed. So no rank can stop, or save, wher
 
 from harness import events as e
 from harness import orders as o
-from harness.checkpoints import CheckpointMark
 from harness.recovery.ending import Decision
-from harness.state import AttemptState, Meeting, RunState
+from harness.state import AttemptState, Meeting
 
 _MARGIN = 2
 """Steps beyond the furthest rank. Each further try takes eight times as many: steps may take less
@@ -49,11 +48,3 @@ def tell(
 ) -> list[Decision]:
     order = kind(attempt=attempt.index, step=step, agreed=agreed)
     return [e.OrderGiven(node_rank=node, order=order) for node in sorted(nodes)]
-
-
-def saved_since(state: RunState, attempt: AttemptState, step: int) -> list[CheckpointMark]:
-    """Checkpoints of `step` or later that all ranks of `attempt` have saved, the oldest first. One
-    of an earlier attempt that is just being saved again does not count."""
-    marks = [m for m in state.checkpoints.values() if m.attempt == attempt.index and m.whole_ns]
-    whole = [m for m in marks if m.step >= step and len(m.saved_by) >= attempt.world_size]
-    return sorted(whole, key=lambda mark: mark.step)

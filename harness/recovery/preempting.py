@@ -4,7 +4,8 @@ from harness import orders as o
 from harness.checkpoints import CheckpointMark
 from harness.errors import ExitCode
 from harness.recovery.ending import Decision, end
-from harness.recovery.meeting import agree, propose, saved_since
+from harness.recovery.meeting import agree, propose
+from harness.saving import saved_since
 from harness.state import AttemptState, Meeting, RunState
 from harness.topology import ranks_name
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from harness import events as e
 from harness.checkpointnames import ASIDE_SUFFIX, finished
-from harness.diagnosis import replicas
+from harness.diagnosis import nobody_answers, replicas
 from harness.diagnosis.checkpoint_files import FATAL
 from harness.diagnosis.exception import TRANSIENT
 from harness.diagnosis.leaks import GROWING
 from harness.diagnosis.signature import Signature
+from harness.diagnosis.texts import needs_other_code
 from harness.diagnosis.watched_files import REFUSED, WATCHED, to_set_aside
 from harness.errors import ExitCode
 from harness.incidents import Action, Incident, Verdict
@@ -199,6 +200,11 @@ def _exception(state: RunState, verdict: Verdict) -> Remedy | None:
     exc_type = signature.what.rpartition(".")[2]
     if exc_type in CODE_ERRORS:
         return _stop(f"{exc_type} comes from the code or its environment; it would be raised again")
+    asks = nobody_answers.asked(exc_type, signature.detail)
+    if asks:
+        return _stop(f"{asks}; no attempt has a stdin")
+    if needs_other_code(f"{signature.detail} {verdict.cause}"):
+        return _stop("torch says that the models are not the same; they would not be again")
     if signature.start_up and exc_type not in MAY_PASS:
         return _stop(f"{exc_type} before the first collective; the start-up would fail again")
     ranks = 0 if state.attempt is None else len(state.attempt.ranks)

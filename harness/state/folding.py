@@ -6,6 +6,7 @@ clock: all times come from the records, so that a replay folds to the same state
 
 from collections.abc import Iterable
 from dataclasses import replace
+from sys import intern
 
 from typing_extensions import assert_never
 
@@ -62,6 +63,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
         case e.PulsesRead():  # nearly all that comes
             pulses.read(state, stamp, event)
+        case e.EvidenceTaken():  # of thousands of ranks at once
+            _evidence_taken(state, stamp, event)
         case e.RunStarted():
             _run_started(state, stamp, event)
         case e.ControllerStarted():
@@ -88,9 +91,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.WorkersStopped():
             _workers_stopped(state, stamp, event)
         case e.RunEnded():
-            state.ended = event
-            state.ended_ns = stamp.wall_ns
-            _enter(state, stamp, "ended")
+            _run_ended(state, stamp, event)
         case (
             e.OrderGiven()
             | e.CommandTaken()
@@ -133,11 +134,22 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             | e.GpusRead()
             | e.GpuFailed()
             | e.SetupsRead()
-            | e.EvidenceTaken()
         ):
             _fold_worker(state, stamp, event)
         case _:
             assert_never(event)
+
+
+def _evidence_taken(state: RunState, stamp: e.Stamp, event: e.EvidenceTaken) -> None:
+    rank = _rank(state, stamp.attempt, event.rank)
+    if rank is not None:
+        rank.evidence = event
+        rank.refs["evidence"] = (stamp.source, stamp.seq)
+
+
+def _run_ended(state: RunState, stamp: e.Stamp, event: e.RunEnded) -> None:
+    state.ended, state.ended_ns = event, stamp.wall_ns
+    _enter(state, stamp, "ended")
 
 
 def _run_started(state: RunState, stamp: e.Stamp, event: e.RunStarted) -> None:
@@ -211,7 +223,8 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 )
                 rank.phase, rank.phase_ns = event.phase, stamp.wall_ns
         case e.MeshDeclared():
-            state.coordinates[event.rank] = dict(zip(event.names, event.coordinates, strict=False))
+            names = map(intern, event.names)  # of each rank they were decoded anew
+            state.coordinates[event.rank] = dict(zip(names, event.coordinates, strict=False))
             if state.mesh is None or event.rank <= state.mesh.rank:
                 state.mesh = event
         case e.GroupCreated():
@@ -235,11 +248,6 @@ def _fold_worker(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
                 meetings.noted(state, stamp, event)
         case e.StopStepTaken() | e.SaveStepTaken():
             meetings.answered(_attempt(state, event.attempt), event)
-        case e.EvidenceTaken():
-            rank = _rank(state, stamp.attempt, event.rank)
-            if rank is not None:
-                rank.evidence = event
-                rank.refs["evidence"] = (stamp.source, stamp.seq)
         case _:
             pass
 

@@ -1,5 +1,7 @@
 """Folding pulses: what ranks show of themselves, thousands of times a second in a large run."""
 
+from sys import intern
+
 from harness import events as e
 from harness.sightings import Pulse
 from harness.state import booking, stalls
@@ -21,7 +23,7 @@ def read(state: RunState, stamp: e.Stamp, event: e.PulsesRead) -> None:
         if step != rank.step or collectives != rank.collectives or phase != rank.phase:
             stalls.advance(attempt, rank, now_ns)
             if phase != rank.phase:
-                rank.phase, rank.phase_ns = phase, wall_ns
+                rank.phase, rank.phase_ns = intern(phase), wall_ns
             if step and not attempt.first_step_ns:
                 _first_step(attempt, pulse, wall_ns)
             if step > seen.furthest and pulse.step_ns:

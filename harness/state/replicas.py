@@ -69,8 +69,8 @@ class Split:
     """Those of them at which the values were new."""
     looks: int = 1
     strayed: frozenset[int] = frozenset()
-    """Ranks that had not done as much as most at `at`, or already at `before`, since the look
-    before; all where none are most."""
+    """Ranks that had not done as much as most at `at` since the look before it, or right before
+    `before`; all where none are most."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Track:
     reunited: bool = False
     """Its ranks have been alike, different and alike again."""
     strayed: tuple[int, frozenset[int]] = (-1, frozenset())
-    """Count of the newest look before which the ranks had not done as much, and which had not."""
+    """Count of the newest look, and ranks that had not done as much since the one right before."""
     first: Look | None = None
     last: Look | None = None
     split: Split | None = None
@@ -177,7 +177,9 @@ class Track:
                 self.held += 1
                 self.held_moved += moved
             else:
-                known = self.strayed[1] if self.strayed[0] == last.count else frozenset()
+                count, known = self.strayed
+                if count != last.count:
+                    known = frozenset()
                 self.split = Split(
                     before=last, at=look, held=self.held, moved=self.held_moved,
                     strayed=known | astray,
@@ -188,8 +190,7 @@ class Track:
             self.split, self.held, self.held_moved = None, 1, 0
         else:
             self.split.looks += 1
-        if astray:
-            self.strayed = look.count, astray
+        self.strayed = look.count, astray if look.count == last.count + 1 else frozenset()
 
     def _remember(self, look: Look) -> None:
         """For an attempt that computes the same again."""
@@ -318,16 +319,32 @@ def strayed(before: Look, at: Look) -> frozenset[int]:
     )
 
 
-def shifted(track: Track, group: frozenset[int]) -> bool:
+def shifted(track: Track, group: frozenset[int]) -> bool | None:
     """Whether ranks of `group` that are not alike at one look are so at different ones: then they
-    only count otherwise, and hold the same."""
+    only count otherwise, and hold the same. None where no two steps in a row were looked at, so
+    that it cannot be seen."""
     since = 0 if track.split is None else track.split.at.count
+    looks = [look for look in track.unequal if look.count >= since]
     seen: dict[int, set[int]] = {}
-    for look in track.unequal:
-        for value, ranks in look.values.items() if look.count >= since else ():
+    for look in looks:
+        for value, ranks in look.values.items():
             for rank in ranks & group:
                 seen.setdefault(rank, set()).add(value)
-    return bool(seen) and all(one & other for one in seen.values() for other in seen.values())
+    if seen and all(one & other for one in seen.values() for other in seen.values()):
+        return True
+    counts = {look.count for look in looks}
+    a_step = 2 if track.part.site == "parameters" else 1
+    return False if any(count + a_step in counts for count in counts) else None
+
+
+def behind(split: Split) -> bool:
+    """Whether those that strayed are few, and came there with more done than the others: then they
+    have left out what the others count. One that counts more may have counted what is nothing."""
+    look = split.at if strayed(split.before, split.at) else split.before
+    others = [look.progress[rank] for rank in look.progress if rank not in split.strayed]
+    return bool(others) and all(
+        look.progress[rank] > max(others) for rank in split.strayed if rank in look.progress
+    )
 
 
 def changed_at_rest(

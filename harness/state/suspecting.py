@@ -16,6 +16,7 @@ from harness.state.replicas import (
     Replicas,
     Suspicion,
     Track,
+    behind,
     changed_at_rest,
     in_step,
     look_all,
@@ -106,7 +107,8 @@ def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
         return None
     if split.strayed and split.looks < _LEAST_STRAYED:
         return None
-    if split.strayed and shifted(track, group):
+    same = shifted(track, group) if split.strayed else False
+    if same or (same is None and not behind(split)):
         track.wavered = True
         return None
     # Gradients are new at each step: what was wrong with them is seen in one look only. A slice of

@@ -230,7 +230,7 @@ class AttemptState:
     @property
     def step(self) -> int:
         """Steps completed by the rank that is furthest."""
-        return max((rank.step for rank in self.ranks.values()), default=0)
+        return max([rank.step for rank in self.ranks.values()], default=0)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,16 @@ from grpc.aio import AioRpcError
 
 from harness import codec
 from harness.errors import HarnessError, NodeFailure, PlatformError, Refused, UsageError
-from harness.events import Event, PulsesRead, Record, Stamp
+from harness.events import (
+    ArrivalsRead,
+    DigestsRead,
+    Event,
+    MarksSampled,
+    PulsesRead,
+    Record,
+    Stamp,
+    VitalsRead,
+)
 from harness.orders import Command, Order, Shutdown
 from harness.version import version
 from harness.wire import control_pb2 as pb
@@ -48,6 +57,8 @@ _SAY_SECONDS = 5.0
 """Without a word from the controller, until the user is told."""
 _MOST_BUFFERED = 200_000
 """Records kept for a controller that is away; beyond it pulses are dropped, a visible seq gap."""
+_UNHURRIED = (ArrivalsRead, DigestsRead, MarksSampled, VitalsRead)
+"""Regular readings, which go with the next pulses: a message costs more than what is in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +239,8 @@ class AgentLink:
             log.error("%s of %d bytes is too big to report", type(made.event).__name__, len(line))
             return
         self._buffer.append((seq, line))
-        self._news.set()
+        if not isinstance(made.event, _UNHURRIED):
+            self._news.set()
 
     def _next_batch(self) -> list[bytes]:
         batch: list[bytes] = []
@@ -255,9 +267,12 @@ class AgentLink:
                 if self._closing and not self._buffer:
                     await call.done_writing()
                     await asyncio.Event().wait()  # the reader sees the controller's end
-                if not self._asks and await set_within(self._heartbeat, self._news):
+                if self._asks:
+                    self._asks = False
+                elif await set_within(self._heartbeat, self._news):
                     continue
-                self._asks = False
+                else:
+                    batch = self._next_batch()
             self._in_flight += len(batch)  # an empty batch is the heartbeat, and asks
             try:
                 await call.write(pb.EventBatch(source=source, records=batch))

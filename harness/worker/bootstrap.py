@@ -13,18 +13,14 @@ import importlib.util
 import io
 import json
 import os
-import signal
 import sys
 from types import CodeType, TracebackType
 from typing import Any, NoReturn
 
 from harness.worker import armed, frames, guest, hooks, process, raised, teardown
+from harness.worker.assignment import ASSIGNMENT, STACK_SIGNAL, Assignment, stack_file
 
-ASSIGNMENT = "HARNESS_WORKER"
-STACK_SIGNAL = signal.SIGRTMAX - 5
-"""Makes a rank write its stack; far from what programs use."""
 _HERE = os.path.abspath(__file__)
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
 
 
 def main() -> NoReturn:
@@ -33,13 +29,13 @@ def main() -> NoReturn:
     if not raw:
         mode, target, arguments = _parse(sys.argv[1:])
         _execute(mode, target, arguments, None)
-    assignment = guest.Assignment.from_json(json.loads(raw))
+    assignment = Assignment.from_json(json.loads(raw))
     if not process.bind_to_parent(assignment.agent_pid):
         sys.exit("harness: the agent that started this worker is gone")
     run(assignment)
 
 
-def run(assignment: guest.Assignment) -> NoReturn:
+def run(assignment: Assignment) -> NoReturn:
     """Become the worker of `assignment` and run its program. The process is already bound."""
     host = guest.become(assignment)
     teardown.drain_at_exit()
@@ -49,22 +45,6 @@ def run(assignment: guest.Assignment) -> NoReturn:
     if assignment.armed:
         armed.arm(host, assignment.armed, at_start=True)
     _execute(assignment.mode, assignment.target, assignment.arguments, host)
-
-
-def start_code(module: str, package: str = "worker") -> str:
-    """What `python -c` runs to get into `main` of `harness.<package>.<module>`.
-
-    Unlike `-m` it keeps the working folder from shadowing anything of ours, and it also works for
-    an interpreter that has no Harness installed.
-    """
-    return (
-        "import sys\n"
-        "if sys.path[:1] == ['']: del sys.path[0]\n"
-        f"sys.path.append({_ROOT!r})\n"
-        f"from harness.{package}.{module} import main\n"
-        f"sys.path.remove({_ROOT!r})\n"
-        "main()"
-    )
 
 
 def _parse(words: list[str]) -> tuple[str, str, tuple[str, ...]]:
@@ -89,11 +69,6 @@ def _record_fatal_signals(path: str) -> None:
         return
     with contextlib.suppress(OSError):
         faulthandler.enable(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-
-def stack_file(fatal: str) -> str:
-    """Where a rank writes its stack when it is asked with STACK_SIGNAL."""
-    return f"{fatal}.asked"
 
 
 def _execute(

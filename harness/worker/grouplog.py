@@ -16,11 +16,13 @@ from harness.collectives import GroupCreation
 CAPACITY = 2048
 RECORD_BYTES = 512
 REGION_BYTES = CAPACITY * RECORD_BYTES
-# number, begun_ns, ended_ns, size of the group, is it a member, failed, name, description, ranks
-_RECORD = struct.Struct("=QqqIBB2x96s64s320s")
+# number, begun_ns, ended_ns, size of the group, is it a member, failed, own place + 1, name,
+# description, ranks
+_RECORD = struct.Struct("=QqqIBBH96s64s320s")
 _ENDED = struct.Struct("=q")
 _ENDED_AT = 16
 _FAILED_AT = 29
+_MOST_PLACES = (1 << 16) - 1
 assert _RECORD.size == RECORD_BYTES
 
 
@@ -33,14 +35,20 @@ class GroupLogWriter:
         self._lock = threading.Lock()
         self._count = 0
 
-    def begin(self, name: str, desc: str, ranks: Sequence[int], member: bool) -> int:
-        """The rank has begun to create a group; returns the record's number, from 1."""
+    def begin(
+        self, name: str, desc: str, ranks: Sequence[int], member: bool, place: int = -1
+    ) -> int:
+        """The rank has begun to create a group; returns the record's number, from 1. `place`: its
+        own among `ranks`, as its program says; -1: not said."""
         begun_ns = time.time_ns()
         with self._lock:
             self._count += 1
             number = self._count
         at = self._at(number)
-        fields = (len(ranks), member, False, _cut(name, 96), _cut(desc, 64), _pack_ranks(ranks))
+        said = place + 1 if -1 <= place < _MOST_PLACES else 0
+        fields = (
+            len(ranks), member, False, said, _cut(name, 96), _cut(desc, 64), _pack_ranks(ranks),
+        )  # fmt: skip
         _RECORD.pack_into(self._memory, at, 0, begun_ns, 0, *fields)
         struct.pack_into("=Q", self._memory, at, number)
         return number
@@ -99,7 +107,7 @@ class GroupLogReader:
 
 def _creation(raw: bytes) -> tuple[int, GroupCreation]:
     """Number and content of a record; number 0: it is being written."""
-    number, begun, ended, size, member, failed, name, desc, ranks = _RECORD.unpack(raw)
+    number, begun, ended, size, member, failed, place, name, desc, ranks = _RECORD.unpack(raw)
     return number, GroupCreation(
         pg=_text(name),
         pg_desc=_text(desc),
@@ -108,6 +116,7 @@ def _creation(raw: bytes) -> tuple[int, GroupCreation]:
         begun_ns=begun,
         ended_ns=ended,
         failed=bool(failed),
+        place=place - 1,
     )
 
 

@@ -8,11 +8,10 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from harness.worker import armed, layout, p2p
+from harness.worker.assignment import Assignment
 from harness.worker.audits.auditor import Auditor, Means
 from harness.worker.audits.losses import Losses
 from harness.worker.digestlog import DigestWriter
@@ -29,57 +28,6 @@ from harness.worker.sites import SiteWriter
 
 _BEAT_SECONDS = 0.25
 _TURN = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """What the agent tells a worker. Descriptors are open in the worker; paths may be unused."""
-
-    rank: int
-    world_size: int
-    attempt: int
-    agent_pid: int
-    pulse: int
-    link: int
-    server: str
-    """Unix socket to serve flight record and stacks on."""
-    last_record: str
-    """File for the flight record of a rank that raises."""
-    fatal: str
-    """File for the stack of a rank that dies of SIGSEGV and the like."""
-    mode: str
-    target: str
-    arguments: tuple[str, ...]
-    digests: int = 0
-    """Least steps between two digests of what should equal other ranks'; 0: none are taken."""
-    digest_share: float = 0.01
-    """Of the rank's time, that they may take."""
-    memory: int = -1
-    """Memory file of the rank's state; -1: there is none."""
-    restore_attempt: int = -1
-    restore_step: int = -1
-    """The generation in memory to go on from; -1: none."""
-    audit_share: float = 0.0
-    """Of the rank's time, that each kind of check of its own numbers may take; 0: none is made."""
-    replays: int = 0
-    """Least steps between two micro-batches that are computed again; 0: none are."""
-    digest_exclude: tuple[str, ...] = ()
-    """Patterns of names that digests leave alone."""
-    armed: str = ""
-    """Faults to be done on purpose in this rank, by harness.chaos.inside; empty: none."""
-    spike_step: int = -1
-    """Where an earlier attempt has seen the loss go up to stay; -1: nowhere."""
-    spike_bound: float = 0.0
-    """The loss above which it had."""
-    closely: int = 0
-    """Steps at the begin of which each is looked at, whatever it costs, and all of the state."""
-    reread: str = ""
-    """Words to tell then, as JSON (orders.Reread); empty: none."""
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
-        lists = {name: tuple(raw.get(name, ())) for name in ("arguments", "digest_exclude")}
-        return cls(**{**raw, **lists})
 
 
 class Guest:
@@ -106,6 +54,8 @@ class Guest:
         if assignment.memory >= 0:
             os.set_inheritable(assignment.memory, False)
             self.memory = MemoryFile(assignment.memory)
+        self.store = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+        """Where the agent says that the rendezvous store is, before the script says otherwise."""
         self._in_hand = InHand(self.link)
         self._answering = Answering(assignment.link, self.link, self._told)
         os.close(assignment.pulse)

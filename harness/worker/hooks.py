@@ -156,10 +156,12 @@ def watch_groups(module: Any) -> None:
             given = signature.bind(*args, **kwargs).arguments
             ranks = list(given["global_ranks_in_group"] or range(given["group_size"]))
             name, desc = str(given["group_name"]), str(given.get("group_desc") or "undefined")
-            member = given.get("group_rank") is not None
+            place = given.get("group_rank")
+            member = place is not None
+            place = place if isinstance(place, int) else -1
         except (TypeError, KeyError):  # another torch: it does its work unseen
             return original(*args, **kwargs)
-        with _creating(guest, name, desc, ranks, member) as number:
+        with _creating(guest, name, desc, ranks, member, place) as number:
             made = original(*args, **kwargs)
         with contextlib.suppress(Exception):  # whatever it was, the user's group is made
             _tell_group(made[0], ranks)
@@ -194,11 +196,11 @@ def _watch_init(module: Any) -> None:
 
 
 def _creating(
-    guest: Guest, name: str, desc: str, ranks: Sequence[int], member: bool
+    guest: Guest, name: str, desc: str, ranks: Sequence[int], member: bool, place: int = -1
 ) -> contextlib.AbstractContextManager[int]:
     if guest.recorder is None:
         return contextlib.nullcontext(0)
-    return guest.recorder.creating(name, desc, ranks, member)
+    return guest.recorder.creating(name, desc, ranks, member, place)
 
 
 def _tell_group(pg: Any, ranks: list[int]) -> None:

@@ -41,12 +41,14 @@ class Recorder:
     # --- groups --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def creating(self, name: str, desc: str, ranks: Sequence[int], member: bool) -> Iterator[int]:
+    def creating(
+        self, name: str, desc: str, ranks: Sequence[int], member: bool, place: int = -1
+    ) -> Iterator[int]:
         """Around the creation of a group; gives the record's number."""
         number = 0
         if self.active:
             with contextlib.suppress(Exception):
-                number = self._groups.begin(name, desc, ranks, member)
+                number = self._groups.begin(name, desc, ranks, member, place)
         try:
             yield number
         except BaseException:

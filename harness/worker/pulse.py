@@ -158,7 +158,8 @@ class PulseReader:
         """The newest published state; zeros and phase `init` before the worker wrote any."""
         for _ in range(_TRIES):
             counter = self._words[_COUNTER]
-            raw = bytes(self._page[_SLOTS_AT[counter & 1] :][: _SLOT.size])
+            at = _SLOTS_AT[counter & 1]
+            raw = self._page[at : at + _SLOT.size]
             if counter == self._words[_COUNTER]:
                 break
         step, step_ns, tokens, total, loss, has, finite, phase = _SLOT.unpack(raw)

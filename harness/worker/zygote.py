@@ -17,7 +17,8 @@ import time
 from types import ModuleType
 from typing import Any, NoReturn
 
-from harness.worker import blas, bootstrap, guest, process, store
+from harness.worker import blas, bootstrap, process, store
+from harness.worker.assignment import MESSAGE_LIMIT, Assignment
 
 IMPORTS = (
     "torch",
@@ -33,7 +34,6 @@ IMPORTS = (
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.elastic.multiprocessing.errors",
 )
-MESSAGE_LIMIT = 180_000
 MOST_DESCRIPTORS = 4
 _ADOPTION_SECONDS = 30.0
 _NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -165,7 +165,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     _start_over()
     # The memory file is missing where the node could not make one.
     given = dict(zip(("pulse", "link", "memory"), others, strict=False))
-    assignment = guest.Assignment.from_json({**request["assignment"], **given})
+    assignment = Assignment.from_json({**request["assignment"], **given})
     bootstrap.run(assignment)
 
 

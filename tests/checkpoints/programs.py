@@ -28,6 +28,7 @@ import harness
 import harness.errors
 from harness.sdk.checkpoint.memory import _tiers as tiers
 from harness.worker import guest, link, memoryfile, pulse
+from harness.worker.assignment import Assignment
 
 
 class Loader:
@@ -314,7 +315,7 @@ def be_guest(memory: int, attempt: int, restore: tuple[int, int] = (-1, -1)) -> 
     ours, theirs = link.socket_pair()
     ours.detach()
     guest.become(
-        guest.Assignment(
+        Assignment(
             rank=rank,
             world_size=dist.get_world_size() if dist.is_initialized() else 1,
             attempt=attempt,

@@ -168,7 +168,7 @@ def test_the_json_follows_its_schema(root: Path, capsys: pytest.CaptureFixture[s
             ["prune", ".", "--keep", "0"],
             "error[H001]: invalid value for '--keep': '0' is not a",
         ),
-        ([], "error[H001]: missing command: ls, verify or prune\n"),
+        ([], "error[H001]: missing command: save, ls, verify or prune\n"),
     ],
 )
 def test_wrong_lines_are_answered_in_one(

@@ -137,7 +137,7 @@ class Launched:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         self.process.wait(PATIENCE)
-        left = list(self.runtime.iterdir())
+        left = list(self.runtime.glob("harness-*"))  # torch keeps folders there, too
         shutil.rmtree(self.runtime, ignore_errors=True)
         # The agent of a launcher that was killed takes the directory along, in its own time.
         killed = self.process.returncode == -signal.SIGKILL

@@ -59,9 +59,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
 
     yield start
     for run in started:
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.wait(60)
+        run.close()
 
 
 def ckpt(*words: str) -> tuple[int, Any]:
@@ -71,7 +69,7 @@ def ckpt(*words: str) -> tuple[int, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=240,
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -108,5 +106,3 @@ def test_a_script_that_cannot_save_is_said_to_be_one(launch: Callable[..., Launc
     code, answer = ckpt("save", "--runs-dir", str(run.runs))
     assert code == 2
     assert answer["error"]["message"].startswith("nothing in the script can save now")
-    run.process.terminate()
-    run.end()

@@ -1,6 +1,7 @@
 """The app as a user meets it: real Textual, driven with Pilot, at fixed sizes and a fixed time."""
 
 import asyncio
+import itertools
 import re
 
 import pytest
@@ -52,7 +53,13 @@ def test_no_color_draws_every_screen(crashed, tui, monkeypatch):
     scene, folder = crashed
     app = tui.app_of(scene, run_dir=folder)
     pages = ("2", "3", "4", "5", "6", "7", "colon", "escape", "slash", "escape", "1")
-    lines = tui.drive(app, (150, 44), "enter", "escape", "question_mark", "escape", *pages)
+    strips = []
+    look = lambda: strips.extend(app.area("mesh").render_lines(app.area("mesh").size.region))  # noqa: E731
+    lines = tui.drive(
+        app, (150, 44), "enter", "escape", "question_mark", "escape", *pages, then=look
+    )
+    for color in (segment.style.color for strip in strips for segment in strip):
+        assert color.triplet.red == color.triplet.green == color.triplet.blue, "grey, all of it"
     assert any(" X  dead" in line for line in lines)
     assert app.return_code in (0, None)
 
@@ -261,6 +268,27 @@ def test_nothing_is_redrawn_when_nothing_changes(scenes, tui):
 
     tui.drive(app, (80, 24), then=look)
     assert drawn == []
+
+
+def test_only_lines_that_differ_are_painted_again(scenes, tui):
+    app = tui.app_of(scenes.large(Mesh(names=("dp", "pp", "tp"), sizes=(16, 2, 4)), hung=77))
+    painted = []
+
+    async def run() -> None:
+        async with app.run_test(size=(100, 30)) as pilot:
+            await pilot.press("g")
+            for key in ("space", "space", "l", "j"):
+                await pilot.press(key)
+                await pilot.pause()
+                area = app.area("mesh")
+                painted.append(area.render_lines(area.size.region))
+
+    asyncio.run(run())
+    changed = [
+        sum(one is not other for one, other in zip(before, after, strict=True))
+        for before, after in itertools.pairwise(painted)
+    ]
+    assert changed == [0, 1, 2], "nothing, the row of the cursor, the rows it left and came to"
 
 
 def test_live_and_replayed_look_the_same(scenes, tui, tmp_path):

@@ -34,7 +34,7 @@ def test_a_reader_beside_a_busy_writer_sees_whole_records_only() -> None:
 def test_the_ring_keeps_the_newest_and_what_is_open() -> None:
     memory = mmap.mmap(-1, layout.BYTES)
     groups = grouplog.GroupLogWriter(memory, layout.GROUPS_AT)
-    mesh = groups.begin("7", "mesh_pp", range(0, 64, 8), True)
+    mesh = groups.begin("7", "mesh_pp", range(0, 64, 8), True, 3)
     groups.end(mesh)
     writer = p2plog.P2pLogWriter(memory, layout.P2P_AT)
     reader = p2plog.P2pLogReader(memory, layout.P2P_AT)
@@ -42,6 +42,7 @@ def test_the_ring_keeps_the_newest_and_what_is_open() -> None:
     assert reader.newest() == (0, b"")
     made = grouplog.GroupLogReader(memory, layout.GROUPS_AT).read()
     assert made[mesh].ranks == tuple(range(0, 64, 8))
+    assert (made[mesh].place, made[mesh].failed) == (3, False)
     for _ in range(p2plog.CAPACITY):
         writer.end(writer.post(0, 8, mesh, 0, 1, (2, 3, 4, 5, 6)), p2plog.DONE)
     still = writer.post(1, 16, mesh, 0, 0, ())

@@ -220,6 +220,47 @@ def test_what_every_rank_raises_alike_would_be_raised_again(
     assert world.judged().action == action
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "DDP expects same model across all ranks, but Rank 1 has 2 params, while rank 0 has"
+        " inconsistent 4 params.",
+        "[Rank 1]: params[0] in this process with sizes [4, 8] appears not to match sizes of the"
+        " same param in process 0.",
+        "Expected to have finished reduction in the prior iteration before starting a new one.",
+        "Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight",
+    ],
+)
+def test_models_that_differ_would_differ_again(message: str) -> None:
+    world = World(nproc=2).start()
+    world.raises(1, "RuntimeError", message)
+    world.exit(1, 1)
+    incident = world.judged()
+    assert (incident.verdict.first_failing, incident.action) == ((1,), "stop")
+    assert "the models are not the same" in incident.action_reason
+
+
+@pytest.mark.parametrize(
+    ("exc_type", "message", "action"),
+    [
+        ("bdb.BdbQuit", "", "stop"),
+        ("EOFError", "EOF when reading a line", "stop"),
+        ("RuntimeError", "input(): lost sys.stdin", "stop"),
+        ("EOFError", "Ran out of input", "restart"),
+        ("RuntimeError", "link flap", "restart"),
+    ],
+)
+def test_nobody_answers_a_program_that_asks(exc_type: str, message: str, action: str) -> None:
+    world = World(nproc=2).start()
+    for step in range(1, 5):
+        world.step(step)
+    world.raises(1, exc_type, message)
+    world.exit(1, 1)
+    assert world.judged().action == action
+    asks = "ranks have no stdin" in world.judged().verdict.cause
+    assert asks == (action == "stop")
+
+
 def test_restarts_are_counted_within_the_window() -> None:
     world = World(nproc=2, policy=Policy(max_restarts=1, restart_window=100)).start()
     for step in (1, 2):

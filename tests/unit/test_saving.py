@@ -3,7 +3,7 @@
 from harness import events as e
 from harness import orders as o
 from harness import recovery
-from harness.recovery import NOTHING_SAVES, Saving
+from harness.saving import NOTHING_SAVES, Saving, saving
 from tests.replay.world import World
 
 
@@ -34,14 +34,14 @@ def steps(world: World, *, agreed: bool) -> list[tuple[int, int]]:
 
 
 def now(world: World) -> Saving:
-    found = recovery.saving(world.state)
+    found = saving(world.state)
     assert found is not None
     return found
 
 
 def test_all_ranks_save_at_a_step_that_none_has_passed_and_go_on() -> None:
     world = running()
-    assert recovery.saving(world.state) is None
+    assert saving(world.state) is None
     assert ask(world) == (True, "the ranks are asked for a step to save at")
     assert steps(world, agreed=False) == [(0, -1), (1, -1)], "how far are they?"
     assert now(world).stage == "asking"

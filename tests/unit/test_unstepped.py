@@ -8,10 +8,10 @@ import pytest
 
 from harness import events as e
 from harness.diagnosis import marks, replicas, unstepped
-from harness.sightings import DigestPart, DigestRow
+from harness.sightings import DigestPart, DigestRow, MarkSample
 from harness.state import AttemptState, digesting
 from harness.state.marking import BACKWARD, STEP, Book, Difference, Sample, steps_fewer
-from harness.state.sampling import marks_differ
+from harness.state.sampling import marks_differ, take_samples
 from harness.topology import runs_of
 
 B, S, C = BACKWARD, STEP, "collective"
@@ -132,24 +132,28 @@ EVENT = replace(
 
 
 def attempt_of(
-    values: Values, *, event: e.MarksDiffer = EVENT, stride: int = 1, lag: int = 1, **changes: Any
+    values: Values,
+    *,
+    event: e.MarksDiffer = EVENT,
+    stride: int = 1,
+    lag: int = 1,
+    last: int = 16,
+    **changes: Any,
 ) -> AttemptState:
-    """Looks at begin and end of each `stride`-th of 16 steps; rank 2 has `lag` steps left out
-    behind it from step 10 on."""
+    """Looks at the end of each `stride`-th step and at the begin of the next; rank 2 has `lag`
+    steps left out behind it from the begin of step 10 on."""
     fields: dict[str, Any] = {
         "part": 1, "site": "parameters", "how": "ddp", "name": "weight … bias", "tensors": 2,
         "ranks": tuple(range(WORLD)), "members": runs_of(range(WORLD)), **changes,
     }  # fmt: skip
     attempt = AttemptState(index=0, world_size=WORLD, ranks={}, nodes={}, why="", started_ns=0)
     tell(attempt, parts=(DigestPart(**fields),))
-    for step in range(1, 17):
-        if step > 1 and step % stride:
-            continue
-        for count in (2 * step, 2 * step + 1):
+    for step in range(1, last):
+        for count in (2 * step + 1, 2 * step + 2) if step % stride == 0 else ():
             rows = tuple(
                 DigestRow(
                     part=1, count=count, value=values(rank, count), ranks=(rank,), step=step,
-                    at_ns=count, progress=count + 2 * lag * (rank == 2 and step >= 10),
+                    at_ns=count, progress=count + 2 * lag * (rank == 2 and count >= 20),
                 )
                 for rank in range(WORLD)
             )  # fmt: skip
@@ -167,20 +171,26 @@ def tell(
     digesting.note(attempt, ("agent:0", 3), event)
 
 
+def updates(count: int) -> int:
+    """Optimizer steps made by look `count`."""
+    return (count - 1) // 2
+
+
 def diverging(rank: int, count: int) -> int:
-    return count // 2 + 1000 * (rank == 2 and count > 20)
+    return updates(count) + 1000 * (rank == 2 and count > 20)
 
 
-@pytest.mark.parametrize("stride", [1, 2, 4])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
 @pytest.mark.parametrize("how", ["ddp", "fsdp", "hand"])
 def test_replicas_go_apart(stride: int, how: str) -> None:
-    values = diverging
-    if stride > 1:  # no look falls on the step itself
-        values = lambda rank, count: count // 2 + 1000 * (rank == 2 and count > 19)  # noqa: E731
-    attempt = attempt_of(values, stride=stride, how=how)
-    if how == "hand" and stride == 4:
-        assert unstepped.find(attempt) == []  # equal too seldom to be learnt
-        return
+    """Looks fall on the step in question (3), or right after it, or on neither side of it."""
+    attempt = attempt_of(diverging, stride=stride, how=how, last=26)
+    if how == "hand":
+        track = next(iter(attempt.replicas.tracks.values()))
+        assert (track.split is not None and track.split.moved >= 3) == (stride < 3)
+        if stride > 2:
+            assert unstepped.find(attempt) == []  # equal too seldom to be learnt
+            return
     (finding,) = unstepped.find(attempt)
     assert (finding.verdict, finding.ranks) == ("replica_divergence", (2,))
     assert finding.confidence == "proven"
@@ -193,21 +203,42 @@ def test_replicas_go_apart(stride: int, how: str) -> None:
     assert marks.find(attempt) == []  # no collective is missing
 
 
+def one_more(rank: int, count: int) -> int:
+    """Rank 2 makes step 10 without gradients: it is a step behind by its count."""
+    return updates(count) - (rank == 2 and count > 20)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_a_step_more_that_changes_nothing(stride: int) -> None:
+    event = replace(EVENT, steps=-1)
+    attempt = attempt_of(one_more, event=event, stride=stride, lag=-1, last=26)
+    assert unstepped.find(attempt) == []
+    assert attempt.replicas.suspicions == []
+
+
+def test_a_step_more_that_changes_something() -> None:
+    found = unstepped.find(attempt_of(diverging, event=replace(EVENT, steps=-1), lag=-1))
+    assert [finding.ranks for finding in found] == [(2,)]
+    assert "made one optimizer step more than the others" in found[0].cause
+
+
 EQUAL: Mapping[str, dict[str, Any]] = {
-    "nothing was left out": {"values": lambda rank, count: count // 2, "lag": 0},
-    "a step that changes nothing": {
-        "values": lambda rank, count: (count + 1) // 2 - (rank == 2 and count > 20)
-    },
+    "nothing was left out": {"values": lambda rank, count: updates(count), "lag": 0},
+    "a step that changes nothing": {"values": one_more},
     "averaged now and then": {
-        "values": lambda rank, count: count // 2 + 1000 * rank * (0 < count % 8 < 7)
+        "values": lambda rank, count: updates(count) + 1000 * rank * (0 < count % 8 < 7)
     },
-    "equal again": {"values": lambda rank, count: count // 2 + 1000 * (rank == 2 and count == 21)},
-    "never replicas": {"values": lambda rank, count: count // 2 + 1000 * rank},
+    "equal again": {
+        "values": lambda rank, count: updates(count) + 1000 * (rank == 2 and count == 21)
+    },
+    "never replicas": {"values": lambda rank, count: updates(count) + 1000 * rank},
     "shards": {"values": diverging, "how": "sharded"},
-    "apart before": {"values": lambda rank, count: count // 2 + 1000 * (rank == 2 and count > 9)},
+    "apart before": {
+        "values": lambda rank, count: updates(count) + 1000 * (rank == 2 and count > 9)
+    },
     "stepped elsewhere": {"values": diverging, "lag": 0},
     "the others went apart": {
-        "values": lambda rank, count: count // 2 + 1000 * (rank == 0 and count > 20)
+        "values": lambda rank, count: updates(count) + 1000 * (rank == 0 and count > 20)
     },
 }
 
@@ -225,3 +256,23 @@ def test_what_the_marks_do_not_tell_is_still_no_devices_doing() -> None:
     finding = replicas.change(known)
     assert (finding.verdict, finding.ranks) == ("replica_divergence", (2,))
     assert "different numbers of calls" in finding.reason
+
+
+def test_nodes_tell_of_steps_left_out() -> None:
+    """One rank each; the controller compares, and names the line of the step."""
+    attempt = AttemptState(index=0, world_size=WORLD, ranks={}, nodes={}, why="", started_ns=0)
+    for count in range(4, 80, 4):
+        for kind, key in ((BACKWARD, 1), (STEP, 2)):
+            for rank in range(WORLD):
+                missed = kind == STEP and rank == 1 and count > 41
+                sample = MarkSample(
+                    pg="0", pg_desc="default_pg", size=WORLD, ranks=(rank,), kind=kind, key=key,
+                    site=f"/u/t.py:{key}:main", count=count, seq=count + missed, at_ns=count,
+                    counters=(), name="", value=0,
+                )  # fmt: skip
+                take_samples(
+                    attempt, e.MarksSampled(node_rank=rank, samples=(sample,)), ("agent:0", 5)
+                )
+    ((event, _),) = attempt.marks_differ
+    assert (event.odd, event.steps, event.count) == ((1,), 1, 44)
+    assert event.site == "/u/t.py:2:main"

@@ -9,6 +9,7 @@ from harness.diagnosis.parts import common_coordinates, nodes_text
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.waits import judge
 from harness.diagnosis.waits.live import in_communication
+from harness.diagnosis.waits.nobody import NOBODY
 from harness.incidents import FAMILY_OF, Verdict
 from harness.state import Collection, RunState
 from harness.topology import ranks_name
@@ -53,6 +54,8 @@ def _weigh(scene: Scene, verdict: Verdict) -> Verdict | e.StallLooked:
 def _proves_itself(verdict: Verdict) -> bool:
     """Whether no amount of time could make it right again."""
     if verdict.verdict == "rank_exited_early":
+        return True
+    if Signature.parse(verdict.signature).what == NOBODY:
         return True
     return FAMILY_OF[verdict.verdict] == "desync" and verdict.confidence != "possible"
 

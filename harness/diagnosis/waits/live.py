@@ -74,6 +74,7 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         whole=past.whole,
         program=past.program,
         creating=creating,
+        meeting=next((g for g in reversed(evidence.groups) if _open(g)), None),
         process=evidence.process,
         doing=evidence.user_frame,
         stack=tuple(f"{frame.file}:{frame.function}" for frame in evidence.frames),
@@ -213,11 +214,15 @@ def _groups(evidence: EvidenceTaken) -> dict[str, Group]:
 def _creating(groups: tuple[GroupCreation, ...]) -> Creation | None:
     """The group that it is making now: the outermost of nested ones."""
     for group in groups:
-        if not group.ended_ns and not group.failed and group.ranks:
+        if _open(group) and group.ranks:
             return Creation(
                 ranks=group.ranks, desc=group.pg_desc, began_ns=group.begun_ns, name=group.pg
             )
     return None
+
+
+def _open(group: GroupCreation) -> bool:
+    return not group.ended_ns and not group.failed
 
 
 def _p2p_pending(evidence: EvidenceTaken, groups: Mapping[str, Group], op: PointToPoint) -> Pending:

@@ -4,6 +4,7 @@ evidence of a run. Everything but `rank` may be missing."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness.collectives import GroupCreation
 from harness.diagnosis.waits.terms import Terms
 from harness.incidents import EvidenceRef, Where
 from harness.sightings import ProcessFacts
@@ -131,6 +132,8 @@ class RankWait:
     last_where: Where | None = None
     """The user's line of its last call."""
     creating: Creation | None = None
+    meeting: GroupCreation | None = None
+    """The innermost of the creations that it is in: whom its program wants to meet."""
     process: ProcessFacts | None = None
     doing: Where | None = None
     """The user's line its main thread is at, when a stack was taken."""

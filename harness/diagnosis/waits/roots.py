@@ -8,6 +8,7 @@ from harness.diagnosis.waits import stuck
 from harness.diagnosis.waits.compare import strange_step
 from harness.diagnosis.waits.disagree import group_mismatch, mismatch
 from harness.diagnosis.waits.graph import Op, WaitGraph, edges
+from harness.diagnosis.waits.nobody import nobody
 from harness.diagnosis.waits.record import RankWait
 from harness.diagnosis.waits.root import Root, what, where_of
 from harness.diagnosis.waits.scc import components
@@ -17,6 +18,9 @@ from harness.topology import ranks_name
 
 def find_roots(graph: WaitGraph) -> list[Root]:
     """All beginnings, those with more ranks that wait for them first."""
+    strange = nobody(graph.waits)
+    if strange is not None:
+        return [strange]
     clash = group_mismatch(graph)
     if clash is not None:
         return [clash]

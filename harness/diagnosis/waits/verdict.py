@@ -6,6 +6,7 @@ from dataclasses import replace
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.waits.disagree import divergence, terms_differ
 from harness.diagnosis.waits.graph import Op, WaitGraph, build, edges
+from harness.diagnosis.waits.nobody import NOBODY
 from harness.diagnosis.waits.record import Waits
 from harness.diagnosis.waits.root import Root, what
 from harness.diagnosis.waits.roots import find_roots
@@ -69,7 +70,10 @@ def finding_of(verdict: Verdict) -> Finding:
 def _verdict(graph: WaitGraph, roots: Sequence[Root], blamed: set[int]) -> Verdict:
     first = tuple(sorted({rank for root in roots for rank in root.ranks}))
     lead = roots[0]
-    victims = tuple(sorted(_waiting_for(graph, set(first)) - blamed))
+    waiting = _waiting_for(graph, set(first))
+    if lead.op.call.op == NOBODY:
+        waiting |= set(lead.op.waiters)  # there is nobody to draw an edge to
+    victims = tuple(sorted(waiting - blamed))
     innocent = tuple(sorted(graph.waits.ranks.keys() - set(victims) - set(first) - blamed))
     direct = sorted({r for root in roots for r in root.op.waiters} - set(first))
     return Verdict(

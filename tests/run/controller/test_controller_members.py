@@ -258,6 +258,13 @@ def test_malformed_bytes_are_refused_without_harm(make_controller: Any) -> None:
             ]
             ack = await report(channel, "agent:0", 1000, [*bad, line(good), *bad])
             assert ack.seq == 0
+            call = ControlStub(channel).Report(metadata=call_metadata("", (PID_KEY, "1000")))
+            for seq in (1, 2, 3):
+                await call.write(pb.EventBatch(source="agent:0", records=[line(good, seq=seq)]))
+            await call.write(pb.EventBatch(source="agent:0"))  # asks what has come in
+            while (await call.read()).seq < 3:
+                pass
+            call.cancel()
             raw = channel.stream_stream("/harness.wire.Control/Report")
             call = raw(metadata=call_metadata("", (PID_KEY, "1000")))
             await call.write(b"\xff\xff\xff\xff")
@@ -273,5 +280,5 @@ def test_malformed_bytes_are_refused_without_harm(make_controller: Any) -> None:
     asyncio.run(run())
     assert controller.wait() == 0
     records = controller.records()
-    assert [type(r.event) for r in records if r.stamp.source == "agent:0"] == [e.PhaseChanged]
+    assert [type(r.event) for r in records if r.stamp.source == "agent:0"] == 4 * [e.PhaseChanged]
     assert "Traceback" not in controller.stderr()

@@ -18,7 +18,7 @@ from harness import events, orders
 from harness.agent import spyreport, stacks
 from harness.processes import catches
 from harness.worker import bootstrap
-from harness.worker.bootstrap import STACK_SIGNAL, stack_file
+from harness.worker.assignment import STACK_SIGNAL, stack_file
 
 HARD = """
     import ctypes, os, signal, sys, time, torch, torch.distributed as dist

@@ -16,7 +16,7 @@ from harness.agent.lines import PARTIAL_LIMIT, Folder, LineCutter
 from harness.agent.script_scan import sets_environment_early, why_not_zygote
 from harness.config import Job
 from harness.worker import frames, link, pulse
-from harness.worker.bootstrap import start_code
+from harness.worker.assignment import start_code
 
 
 def test_pulse_page_survives_its_writer_and_is_never_half_written() -> None:
