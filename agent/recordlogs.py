@@ -4,7 +4,7 @@ import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.collectives import Collective, GroupCreation, PointToPoint
+from harness.collectives import Collective, GroupCreation, PointToPoint, Terms
 from harness.worker import layout
 from harness.worker.digestlog import DigestReader
 from harness.worker.grouplog import GroupLogReader
@@ -65,8 +65,7 @@ class RecordLogs:
         return Collective(
             record_id=0, pg=group.pg, pg_desc=group.pg_desc, seq_id=last.parts.seq + 1,
             op="all_to_all", sizes=(), dtypes=(), state="scheduled", retired=False,
-            created_ns=last.begun_ns, site=last.site, sent=last.parts.sent,
-            received=last.parts.received,
+            created_ns=last.begun_ns, site=last.site, terms=_terms(last),
         )  # fmt: skip
 
     def newest_operation(self) -> tuple[int, bytes]:
@@ -92,8 +91,11 @@ def _with_call(entry: Collective, calls: Sequence[Call], names: Mapping[int, str
         if call.ended_ns and call.ended_ns < entry.created_ns:
             break
         if names.get(call.group, entry.pg) == entry.pg:
-            told = replace(entry, site=call.site, root=call.root)
-            if call.parts is None:
-                return told
-            return replace(told, sent=call.parts.sent, received=call.parts.received)
+            return replace(entry, site=call.site, terms=_terms(call))
     return entry
+
+
+def _terms(call: Call) -> Terms | None:
+    if call.parts is not None:
+        return Terms(sent=call.parts.sent, received=call.parts.received)
+    return Terms(root=call.root) if call.root >= 0 else None

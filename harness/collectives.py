@@ -4,6 +4,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What no flight record keeps of a collective, and all members must agree on.
+
+    `root` is the group rank of its source or destination, -1 for none. `sent` and `received` are
+    the elements that an all-to-all sends to each member, in group order, and those that it has room
+    for.
+    """
+
+    root: int = -1
+    sent: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """An entry of a rank's flight record.
 
@@ -25,13 +39,8 @@ class Collective:
     created_ns: int
     site: str = ""
     """`file:line:function` of the user's call, where the rank has noted it."""
-    root: int = -1
-    """Group rank of the source or destination that the call named, where the rank has noted it."""
-    sent: tuple[int, ...] = ()
-    """Elements that an all-to-all sends to each member, in group order, where the rank has noted
-    them."""
-    received: tuple[int, ...] = ()
-    """Those that it has room for."""
+    terms: Terms | None = None
+    """What else the call named, where the rank has noted it."""
 
     @property
     def done(self) -> bool:

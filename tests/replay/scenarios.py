@@ -10,7 +10,7 @@ from typing import Any
 
 from harness import events as e
 from harness import orders as o
-from harness.collectives import PointToPoint
+from harness.collectives import PointToPoint, Terms
 from harness.incidents import Where
 from harness.policy import Policy
 from harness.sightings import Frame, ProcessFacts, Vitals
@@ -662,14 +662,15 @@ def two_ranks() -> World:
 )
 def parts_of_an_all_to_all() -> World:
     """The receiver aborts and is innocent; that it has called the same is noted in its memory."""
+    even = (2, 2, 2)
 
     def evidence(rank: int) -> dict[str, Any]:
         rounds = [
-            replace(collective(at, "all_to_all", ()), sent=(2, 2, 2), received=(2, 2, 2))
+            replace(collective(at, "all_to_all", ()), terms=Terms(sent=even, received=even))
             for at in range(6)
         ]
         if rank == 1:
-            rounds[5] = replace(rounds[5], sent=(1, 2, 3))
+            rounds[5] = replace(rounds[5], terms=Terms(sent=(1, 2, 3), received=even))
         if rank == 2:
             return {"collectives": (replace(rounds[5], retired=False),), "last_lines": SIZE_ABORT}
         return {"collectives": (*rounds, collective(6, "all_to_all", (), retired=False))}
@@ -747,9 +748,9 @@ def other_root() -> World:
     """Alike but for the rank that it comes from."""
 
     def evidence(rank: int) -> dict[str, Any]:
-        rounds = [replace(collective(at, "broadcast"), root=0) for at in range(6)]
+        rounds = [replace(collective(at, "broadcast"), terms=Terms(root=0)) for at in range(6)]
         if rank == 2:
-            rounds[5] = replace(rounds[5], root=2)
+            rounds[5] = replace(rounds[5], terms=Terms(root=2))
         rounds[5] = replace(rounds[5], retired=False)
         return {"collectives": tuple(rounds), "last_lines": SIZE_ABORT if rank == 1 else ()}
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from harness.collectives import Collective, GroupCreation
+from harness.collectives import Collective, GroupCreation, Terms
 from harness.diagnosis.waits import judge
 from harness.diagnosis.waits.live import rank_wait
 from harness.diagnosis.waits.record import Waits
-from harness.diagnosis.waits.terms import Terms, disagreement
+from harness.diagnosis.waits.terms import disagreement
 from harness.events import EvidenceTaken
 from harness.sightings import ProcessFacts
 from harness.worker import exchanges, sites
@@ -181,7 +181,8 @@ def test_a_hang_at_another_root_is_told() -> None:
             Collective(
                 record_id=at, pg="0", pg_desc="default_pg", seq_id=at + 1, op="gloo:broadcast",
                 sizes=((8,),), dtypes=("Float",), state="scheduled", retired=at < 4,
-                created_ns=1000 + at, root=1 if rank == 1 and at == 4 else 0,
+                created_ns=1000 + at,
+                terms=Terms(root=1 if rank == 1 and at == 4 else 0),
             )
             for at in range(5)
         )  # fmt: skip

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from harness.collectives import Terms
 from harness.diagnosis.mismatch.meetings import Meeting
 from harness.diagnosis.mismatch.telling import finding
 from harness.diagnosis.scene import Scene
-from harness.diagnosis.waits.terms import History, Terms, disagreement, terms_of
+from harness.diagnosis.waits.terms import History, disagreement
 from harness.incidents import Finding
 
 
@@ -32,11 +33,7 @@ def find(scene: Scene, meetings: Sequence[Meeting]) -> list[Finding]:
 
 
 def _told(meeting: Meeting) -> dict[int, Terms]:
-    noted = {
-        rank: terms_of(entry.root, entry.sent, entry.received)
-        for rank, entry in meeting.entries.items()
-    }
-    return {rank: terms for rank, terms in noted.items() if terms is not None}
+    return {rank: entry.terms for rank, entry in meeting.entries.items() if entry.terms is not None}
 
 
 def _earlier(meetings: Sequence[Meeting], here: Meeting) -> History:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from harness.collectives import Terms
 from harness.diagnosis.waits.compare import follows, how_it_differs, odd_by_replicas, odd_ones
 from harness.diagnosis.waits.graph import Op, WaitGraph
 from harness.diagnosis.waits.record import Call, Group, Track, Waits
 from harness.diagnosis.waits.root import Root, place, table, where_of
-from harness.diagnosis.waits.terms import History, Terms, disagreement
+from harness.diagnosis.waits.terms import History, disagreement
 from harness.topology import ranks_name, ranks_text
 
 _HOW = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
 
-from harness.collectives import Collective, GroupCreation, PointToPoint, is_done, same_input
+from harness.collectives import Collective, GroupCreation, PointToPoint, Terms, is_done, same_input
 from harness.diagnosis.waits.record import (
     Call,
     Creation,
@@ -16,7 +16,6 @@ from harness.diagnosis.waits.record import (
     RankWait,
     Track,
 )
-from harness.diagnosis.waits.terms import Terms, terms_of
 from harness.events import EvidenceTaken
 from harness.incidents import EvidenceRef
 from harness.sightings import Frame
@@ -100,11 +99,11 @@ class _Past:
 
 _parts = attrgetter(
     "record_id", "seq_id", "op", "sizes", "dtypes", "site", "state", "retired",
-    "root", "sent", "received",
+    "terms",
 )  # fmt: skip
 _Parts = tuple[
     int, int, str, tuple[tuple[int, ...], ...], tuple[str, ...], str, str, bool,
-    int, tuple[int, ...], tuple[int, ...],
+    Terms | None,
 ]  # fmt: skip
 
 
@@ -115,12 +114,12 @@ def _past(labels: tuple[str, ...], places: tuple[int, ...], entries: tuple[_Part
     growing = [_Track() for _ in labels]
     calls, unfinished = [], []
     for at, entry in enumerate(entries):
-        _, seq, op, sizes, dtypes, site, state, retired, root, sent, received = entry
+        _, seq, op, sizes, dtypes, site, state, retired, terms = entry
         call, track = _call(op, sizes, dtypes), growing[places[at]]
         calls.append(call)
         track.add(seq, call, site)
-        if (agreed := terms_of(root, sent, received)) is not None:
-            track.terms[seq] = agreed
+        if terms is not None:
+            track.terms[seq] = terms
         if not is_done(op, state, retired=retired):
             track.open.append(seq)
             unfinished.append(at)

@@ -4,8 +4,7 @@ evidence of a run. Everything but `rank` may be missing."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.collectives import GroupCreation
-from harness.diagnosis.waits.terms import Terms
+from harness.collectives import GroupCreation, Terms
 from harness.incidents import EvidenceRef, Where
 from harness.sightings import ProcessFacts
 

@@ -8,20 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.collectives import Terms
 from harness.topology import ranks_name
 
 _HABIT = 3
 """Earlier calls that were alike, to say what the next one should have been."""
 _TO = frozenset({"reduce", "gather"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """`root` is a group rank, -1 for none. `sent` and `received` are elements by group rank."""
-
-    root: int = -1
-    sent: tuple[int, ...] = ()
-    received: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +29,6 @@ class Disagreement:
 
 History = Callable[[int], Sequence[Terms]]
 """Gives what a rank had agreed to in its earlier calls of this kind, in order."""
-
-
-def terms_of(root: int, sent: tuple[int, ...], received: tuple[int, ...]) -> Terms | None:
-    """Of what a rank has noted of its call; None where it has noted nothing."""
-    if root < 0 and not sent:
-        return None
-    return Terms(root=root, sent=sent, received=received)
 
 
 def disagreement(
