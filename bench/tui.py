@@ -8,8 +8,8 @@ often as agents do, four times a second up to 500 of them, thousands less often;
 share of its ranks has made a step (`changed`). The records lie ready as lines of a journal. CPU is
 that of the whole process (getrusage); `read` is that of the thread that decodes the lines and folds
 them into the model, which any reader of a run pays, and the screen is the rest. Bytes are counted
-where the app writes them. Then a replay: two minutes of 1,024 ranks as a journal; and
-the logs of as many.
+where the app writes them. Then keys while nothing changes, from the key to what it paints; a
+replay: two minutes of 1,024 ranks as a journal; and the logs of as many.
 `--write` puts the table into bench/results/tui.md.
 """
 
@@ -32,6 +32,7 @@ import tempfile
 import termios
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -48,6 +49,9 @@ WIDTH, HEIGHT = 150, 44
 WARM_TICKS = 2 * HZ
 REPLAYED_SECONDS = 120
 LOGGED_SECONDS = 12
+KEYS = 60
+QUIET_SECONDS = 2.0
+"""Nothing is drawn for so long: the app has come up."""
 
 
 def main() -> None:
@@ -61,7 +65,7 @@ def main() -> None:
         child(json.loads(options.child))
         return
     lines = table([int(text) for text in options.ranks.split(",")], options.seconds)
-    lines += ["", *replay(), *logs()]
+    lines += ["", *keys(), *replay(), *logs()]
     print("\n".join(lines))
     if options.write:
         (RESULTS / "tui.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -188,6 +192,47 @@ def logs(ranks: int = 1024) -> list[str]:
 
 def measure(job: dict[str, object]) -> dict[str, float]:
     """One run in a child with a terminal of its own; what it says, and the bytes it drew."""
+    with watched(job) as (master, told):
+        answer = b""
+        while chunk := _read(master, told):
+            answer += chunk
+    result: dict[str, float] = json.loads(answer)
+    return result
+
+
+def keys(ranks: int = 1024) -> list[str]:
+    """From a key, the cell to the right and back, to the first bytes that it paints."""
+    took: list[float] = []
+    with tempfile.NamedTemporaryFile() as journal:
+        record(journal, ranks, 0.0, WARM_TICKS)
+        ticks = WARM_TICKS + KEYS * HZ
+        with watched({"journal": journal.name, "page": "mesh", "ticks": ticks}) as (master, _):
+            select.select([master], [], [])  # it has begun to draw
+            _quiet(master, QUIET_SECONDS)
+            for key in (b"l", b"h") * (KEYS // 2):
+                began = time.monotonic()
+                os.write(master, key)
+                select.select([master], [], [])
+                took.append((time.monotonic() - began) * 1000)
+                _quiet(master, 0.15)
+    worst = statistics.quantiles(took, n=20)[-1]
+    return [
+        f"Keys: {statistics.median(took):.0f} ms from a key to what it paints at {ranks:,} ranks, "
+        f"{worst:.0f} ms at the 95th",
+        f"percentile of {len(took)}.",
+    ]
+
+
+def _quiet(master: int, seconds: float) -> None:
+    """Read what is drawn until nothing was for so long."""
+    while select.select([master], [], [], seconds)[0]:
+        os.read(master, 1 << 16)
+
+
+@contextlib.contextmanager
+def watched(job: dict[str, object]) -> Iterator[tuple[int, int]]:
+    """The app in a child: the terminal's other end, and where it says its figures. It ends with
+    the context."""
     from harness.processes import before_exec
 
     master, slave = pty.openpty()
@@ -205,14 +250,12 @@ def measure(job: dict[str, object]) -> dict[str, float]:
     ) as process:
         os.close(slave)
         os.close(tell)
-        answer = b""
-        while chunk := _read(master, told):
-            answer += chunk
-        process.wait()
-    os.close(master)
-    os.close(told)
-    result: dict[str, float] = json.loads(answer)
-    return result
+        try:
+            yield master, told
+        finally:
+            process.terminate()
+            os.close(master)
+            os.close(told)
 
 
 def _read(master: int, told: int) -> bytes:
