@@ -26,10 +26,14 @@ _MOST_FRAMES = 40
 _CHAIN = 6
 """Frames of the user's that make one place of the program different from another."""
 _MOST_PLACES = 256
-_RECORD_SECONDS = 0.02
-"""Least mean time between the records of a rank."""
+_SHORT_SECONDS = 0.02
+"""Marks that come further apart on the mean are all recorded."""
+_RECORD_SECONDS = 0.1
+"""Least mean time between the records of others."""
 _WINDOW = 64
 """Records over which that is measured; all of the first ones are made."""
+_LONGEST_SECONDS = 30.0
+"""Of such a window: steps may have become long."""
 _MOST_SKIPPED = 63
 
 
@@ -116,15 +120,20 @@ class Marker:
         self._log.put(kind, place.key, place.count, where, counters, groups)
         self._backward = self._backward or kind == marklog.BACKWARD
         self._recorded += 1
-        if self._recorded % _WINDOW == 0:
-            self._keep_pace(monotonic())
+        now = monotonic()
+        if self._recorded == _WINDOW or now - self._since > _LONGEST_SECONDS:
+            self._keep_pace(now)
 
     def _keep_pace(self, now: float) -> None:
         """Record half as many counts, or twice as many, where records come too often or rarely."""
-        pause, self._since = (now - self._since) / _WINDOW, now
-        if pause < _RECORD_SECONDS and self._skipped < _MOST_SKIPPED:
+        pause = (now - self._since) / self._recorded
+        self._since, self._recorded = now, 0
+        short = pause / (self._skipped + 1) < _SHORT_SECONDS
+        if short and pause < _RECORD_SECONDS and self._skipped < _MOST_SKIPPED:
             self._skipped = self._skipped << 1 | 1
             self._no_forwards = self._no_forwards or self._backward
+        elif not short:
+            self._skipped = 0
         elif pause > 4 * _RECORD_SECONDS:
             self._skipped >>= 1
 

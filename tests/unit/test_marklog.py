@@ -112,11 +112,18 @@ class Program:
 def test_a_program_of_short_steps_has_every_second_count_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    parts = (0.01, 66), (0.01, 334), (1.0, 200)
+    """Then every fourth, and so on, until records are a tenth of a second apart."""
+    parts = (0.01, 66), (0.01, 126), (0.01, 2000), (1.0, 200)
     told = [part[marklog.STEP] for part in Program(monkeypatch).go((marklog.STEP,), *parts)]
     assert told[0] == [*range(1, 65), 66]
-    assert told[1] == list(range(68, 401, 2))
-    assert told[2][-50:] == list(range(551, 601))  # the steps are long again
+    assert told[1] == list(range(68, 193, 2))
+    assert told[2][-30:] == list(range(2192 - 16 * 29, 2193, 16))
+    assert told[3][-50:] == list(range(2343, 2393))  # the steps are long again
+
+
+def test_steps_that_are_not_short_are_all_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    (told,) = Program(monkeypatch).go((marklog.STEP,), (0.03, 200))
+    assert told[marklog.STEP] == list(range(1, 201))
 
 
 def test_forwards_of_short_steps_are_left_out_where_there_are_backward_passes(
