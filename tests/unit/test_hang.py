@@ -220,6 +220,24 @@ def test_what_a_rank_waits_for_beyond_its_own_code_may_be_late(
     assert 0 <= seconds_still(world) - factor * POLICY.stuck_patience < 0.7
 
 
+@pytest.mark.parametrize(
+    ("wchan", "factor"),
+    [
+        ("wait_woken", 2.5),
+        ("poll_schedule_timeout.constprop.0", 2.5),
+        ("locks_lock_inode_wait", 2.5),
+        ("fcntl_setlk", 2.5),
+        ("futex_do_wait", 0.5),
+        ("pipe_read", 1.0),
+    ],
+)
+def test_who_is_outside_of_the_job_may_be_late(wchan: str, factor: float) -> None:
+    process = ProcessFacts(state="S", wchan=wchan, cpu_seconds=1, rss_bytes=1, threads=1)
+    world = stalled(waiting(), waiting(), away(process=process), steps=12)
+    assert verdict_within(world, 20) is not None
+    assert 0 <= seconds_still(world) - factor * POLICY.stuck_patience < 0.7
+
+
 def test_where_a_pause_was_long_it_is_not() -> None:
     world = stalled(waiting(), waiting(), away(), steps=12)
     world.step(13, seconds=2.0)

@@ -43,6 +43,11 @@ _LONGEST_STRETCHED = 30.0
 _COMPUTING_FACTOR = 4.0
 """A rank that computes where no name says what: an evaluation in the script's own lines, a loop
 without end. Nothing but time tells these apart."""
+_OUTSIDE = (
+    "wait_woken", "sk_wait", "skb_wait", "inet_csk_accept", "unix_stream", "poll_schedule",
+    "do_select", "do_epoll", "ep_poll", "locks_lock", "fcntl_setlk", "rpc_wait", "nfs",
+)  # fmt: skip
+"""Functions of the kernel in which a process waits for somebody who need not be of this job."""
 _SAME_NAP_NS = 400_000_000
 """Two looks that agree so well on when a rank wakes have seen one sleep."""
 
@@ -203,6 +208,9 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
     if places.waits_for_helper(evidence):
         seconds = _LOADER_FACTOR * policy.stuck_patience
         return Patience(seconds=seconds, why="a thread or process that it waits for may be late")
+    if _waits_outside(evidence):
+        seconds = _LOADER_FACTOR * policy.stuck_patience
+        return Patience(seconds=seconds, why="a server or the holder of a lock may be late")
     if busy:
         return Patience(seconds=_COMPUTING_FACTOR * policy.stuck_patience, why="it computes")
     return Patience(seconds=_unmoved(scene, evidence), why="nothing shows that it works")
@@ -227,6 +235,12 @@ def asleep_seconds(scene: Scene, rank: int, evidence: EvidenceTaken) -> float:
         return 0.0
     children = loader.processes_of(evidence)
     return max((child.asleep_seconds or 0.0 for child in children), default=0.0)
+
+
+def _waits_outside(evidence: EvidenceTaken) -> bool:
+    """It sleeps until somebody sends something over a socket, or gives a lock of a file back."""
+    process = evidence.process
+    return process is not None and process.wchan.startswith(_OUTSIDE)
 
 
 def _reads_pipe(evidence: EvidenceTaken) -> bool:
