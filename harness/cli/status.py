@@ -171,7 +171,8 @@ def _lines(
     lines = ["  ".join(figure for figure in figures if figure)]
     if interrupted:
         last = duration_text(time.time() - state.last_ns / 1e9)
-        lines.append(f"GONE  no process of it is left; its last sign was {last} ago")
+        sign = f"its last sign was {last} ago" if state.last_ns else "its journal is empty"
+        lines.append(f"GONE  no process of it is left; {sign}")
     else:
         colours = {"ok": "green", "warn": "yellow", "bad": "red"}
         first, _, rest = view.banner.lines[0].partition("  ")

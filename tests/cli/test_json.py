@@ -1,6 +1,7 @@
 """What reading commands print under --json keeps its schema; so do errors."""
 
 import json
+import os
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -137,3 +138,12 @@ def test_every_command_that_reads_has_json() -> None:
         for each in inner:
             options = {option for parameter in each.params for option in parameter.opts}
             assert "--json" in options or each.name == "init", (name, each.name)
+
+
+def test_a_run_that_left_an_empty_journal_has_no_last_sign(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "brave-otter-12"
+    (folder / journal.FILE_NAME).write_bytes(b"")
+    no_controller = {"address": "127.0.0.1:1", "pid": os.getpid()}
+    (folder / "controller.json").write_text(json.dumps(no_controller))
+    _, lines = shell("status", "brave-otter-12")
+    assert "GONE  no process of it is left; its journal is empty" in lines
