@@ -29,7 +29,9 @@ _TOLD_FACTOR = 10.0
 _PAUSE_FACTOR = 3.0
 _QUICK_SHARE = 0.5
 _UNTOLD_FACTOR = 1.2
-_LOADER_FACTOR = 2.5
+"""A loader of which nothing shows that it works."""
+_OTHERS_FACTOR = 2.5
+"""A rank that waits for a loader, a thread of its own, a server: these may be late."""
 _FORGIVEN_FACTOR = 2.0
 _DEAD_FACTOR = 1.15
 """Nobody acknowledges what was sent: the kernel has given it several tries by then."""
@@ -197,7 +199,7 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
     if places.shows_work(evidence.frames, evidence.user_frame):
         return Patience(seconds=long, why="its place in the program shows work")
     if waits_for_loader(scene.waits.ranks[rank]):
-        factor = _LOADER_FACTOR if _may_load(evidence) else _UNTOLD_FACTOR
+        factor = _OTHERS_FACTOR if _may_load(evidence) else _UNTOLD_FACTOR
         return Patience(seconds=factor * policy.stuck_patience, why="a data loader may be late")
     if not evidence.frames:
         return Patience(seconds=long, why="its stack cannot be seen")
@@ -206,10 +208,10 @@ def _by_place(scene: Scene, rank: int, evidence: EvidenceTaken) -> Patience:
     if _moved(scene, rank, evidence):
         return Patience(seconds=long, why="it moves about in the program")
     if places.waits_for_helper(evidence):
-        seconds = _LOADER_FACTOR * policy.stuck_patience
+        seconds = _OTHERS_FACTOR * policy.stuck_patience
         return Patience(seconds=seconds, why="a thread or process that it waits for may be late")
     if _waits_outside(evidence):
-        seconds = _LOADER_FACTOR * policy.stuck_patience
+        seconds = _OTHERS_FACTOR * policy.stuck_patience
         return Patience(seconds=seconds, why="a server or the holder of a lock may be late")
     if busy:
         return Patience(seconds=_COMPUTING_FACTOR * policy.stuck_patience, why="it computes")
