@@ -137,6 +137,7 @@ HEALTHY = (
     print("healthy", flush=True)
     time.sleep(0.5)
     dist.barrier()
+    dist.destroy_process_group()  # torch may abort where groups are left to the exit
     """
 )
 FINAL = """
