@@ -140,7 +140,7 @@ class Program:
             seen.object, seen.times = weakref.ref(tensor), 1
         marks = [seen.content]
         gradient = tensor.grad if tensor.is_leaf and tensor.requires_grad else None
-        exact = () if gradient is None else self._deeds.of_gradients([gradient])[0]
+        exact = () if gradient is None else self._deeds.of(gradient)
         summed = exact or self._deeds.shapes.get(tuple(tensor.shape), ())
         if exact:
             marks.append("gradient")
