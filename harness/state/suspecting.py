@@ -278,12 +278,13 @@ def _replicated(replicas: Replicas, track: Track, look: Look) -> Suspicion | Non
 
 
 def _became_alike(track: Track, look: Look) -> Suspicion | None:
-    """Shards that were all different."""
+    """Shards that were all different, and change now as one: all zero or NaN they are alike too."""
     split = track.split
     if (
         split is None
         or split.looks < _LEAST_APART
         or len(split.before.values) < len(look_all(look))
+        or split.at.values.keys() & look.values.keys()
     ):
         return None
     (most, *_) = sorted(look.classes, key=len, reverse=True)

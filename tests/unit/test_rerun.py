@@ -72,8 +72,8 @@ class Training:
         for node in range(2):
             self.world.say(
                 e.DigestsTold(
-                    node_rank=node, attempt=attempt, part=known.track.part.part, count=known.at.count,
-                    names=names, ranks=told,
+                    node_rank=node, attempt=attempt, part=known.track.part.part,
+                    count=known.at.count, names=names, ranks=told,
                 ),
                 node,
             )  # fmt: skip
