@@ -254,7 +254,7 @@ def loop_over_lists(program: Program) -> None:
     mine = every[1:2]
     for each in every:
         program.look(sys._getframe())
-        each += mine[0]
+        each.add_(mine[0])
 
 
 def test_a_tensor_of_two_lists_goes_by_both_names_and_by_no_loop_variable() -> None:
