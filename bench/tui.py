@@ -300,7 +300,7 @@ def child(job: dict) -> None:
             read=(time.thread_time() - reading) / ticks * 1000,
             bytes=written.count - drawn,
             ticks=ticks,
-            rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            rss=_most_memory(),
         )
 
     feeding = threading.Thread(target=go_on, daemon=True)
@@ -338,6 +338,13 @@ class Counted:
             write(data)
 
         driver.write = counted
+
+
+def _most_memory() -> int:
+    """KB that were resident at most since the program began; getrusage counts in what its parent
+    had when it was forked."""
+    text = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(text.split("VmHWM:")[1].split()[0])
 
 
 def cpu() -> float:

@@ -63,11 +63,23 @@ class GroupArrivals:
     waiting: dict[int, dict[int, Entry]] = field(default_factory=dict)
     """Collectives that not all members are known to have come to, by sequence number."""
     releases: dict[int, int] = field(default_factory=dict)
+    newest: dict[int, int] = field(default_factory=dict)
+    """By member: the newest collective it has come to. All that is kept where nothing is judged,
+    and kept nowhere else."""
     last: Round | None = None
     waits: Waits = field(init=False)
 
     def __post_init__(self) -> None:
         self.waits = Waits(members=len(self.members), slack_ns=self.slack_ns)
+
+    def reached(self) -> dict[int, int]:
+        """By member: the newest collective that it is known to have come to; -1 for none."""
+        done = self.last.seq if self.last is not None else -1
+        reached = dict.fromkeys(self.members, done) | self.newest
+        for seq, entries in self.waiting.items():
+            for rank in entries:
+                reached[rank] = max(seq, reached.get(rank, -1))
+        return reached
 
 
 @dataclass(slots=True)

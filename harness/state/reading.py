@@ -18,6 +18,9 @@ def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> Non
     attempt = _attempt(state, stamp)
     if attempt is None:
         return
+    if not state.judging:
+        _how_far(state, attempt, event)
+        return
     seen = attempt.arrivals
     seen.ref = (stamp.source, stamp.seq)
     offset_ns = _offset_ns(state, event.node_rank)
@@ -41,6 +44,19 @@ def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> Non
                 done.append((group, seq))
     _note_steps(seen)
     arrivals.complete(seen, done)
+
+
+def _how_far(state: RunState, attempt: AttemptState, event: e.ArrivalsRead) -> None:
+    """Only which collective of each group a rank came to last, whenever that was."""
+    for rank in event.ranks:
+        if rank.rank not in attempt.ranks:
+            continue
+        newest = dict(zip(rank.groups, rank.seqs, strict=False))  # in the rank's own order
+        for at, seq in newest.items():
+            group = _group(state, attempt, event.groups[at], rank.rank)
+            if group is not None:
+                group.op = event.ops[at]
+                group.newest[rank.rank] = seq
 
 
 def _attempt(state: RunState, stamp: e.Stamp) -> AttemptState | None:
@@ -103,7 +119,7 @@ def vitals_read(state: RunState, stamp: e.Stamp, event: e.VitalsRead) -> None:
         if rank is None or not (vitals.step or vitals.collectives):
             continue  # what the start takes is no growth
         grown = seen.ranks.setdefault(rank.rank, RankGrowth(node_rank=event.node_rank))
-        growth.note(grown, vitals, stamp.wall_ns)
+        growth.note(grown, vitals, stamp.wall_ns, judged=state.judging)
     due = stamp.wall_ns - seen.judged_ns >= _JUDGE_NS
     if due and (seen.leaks or any(grown.trends for grown in seen.ranks.values())):
         seen.judged_ns = stamp.wall_ns

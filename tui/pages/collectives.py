@@ -88,11 +88,7 @@ def groups_of(attempt: AttemptState) -> list[GroupRow]:
 
 
 def _of_arrivals(group: GroupArrivals, attempt: AttemptState) -> GroupRow:
-    done = group.last.seq if group.last is not None else -1
-    seqs = dict.fromkeys(group.members, done)
-    for seq, entries in group.waiting.items():
-        for rank in entries:
-            seqs[rank] = max(seq, seqs.get(rank, -1))
+    seqs = group.reached()
     waiting: set[int] = set()
     for rank in group.members:
         known = attempt.ranks.get(rank)
