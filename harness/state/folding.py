@@ -182,7 +182,7 @@ def _fold_decision(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.StallLooked():
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
-                stalls.looked(attempt, event)
+                stalls.looked(state, attempt, event)
         case _:
             pass
 
