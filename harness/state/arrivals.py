@@ -63,23 +63,22 @@ class GroupArrivals:
     waiting: dict[int, dict[int, Entry]] = field(default_factory=dict)
     """Collectives that not all members are known to have come to, by sequence number."""
     releases: dict[int, int] = field(default_factory=dict)
-    newest: dict[int, int] = field(default_factory=dict)
-    """By member: the newest collective it has come to. All that is kept where nothing is judged,
-    and kept nowhere else."""
     last: Round | None = None
     waits: Waits = field(init=False)
 
     def __post_init__(self) -> None:
         self.waits = Waits(members=len(self.members), slack_ns=self.slack_ns)
 
-    def reached(self) -> dict[int, int]:
-        """By member: the newest collective that it is known to have come to; -1 for none."""
-        done = self.last.seq if self.last is not None else -1
-        reached = dict.fromkeys(self.members, done) | self.newest
-        for seq, entries in self.waiting.items():
-            for rank in entries:
-                reached[rank] = max(seq, reached.get(rank, -1))
-        return reached
+
+@dataclass(slots=True)
+class Reached:
+    """How far the members of a group have come."""
+
+    pg: str
+    desc: str
+    seqs: dict[int, int]
+    """By member: its newest collective; -1: none is known."""
+    op: str = ""
 
 
 @dataclass(slots=True)
@@ -88,6 +87,9 @@ class Arrivals:
 
     groups: dict[tuple[str, int], GroupArrivals] = field(default_factory=dict)
     """By name and rank: disjoint groups may share a name."""
+    reached: dict[tuple[str, int], Reached] = field(default_factory=dict)
+    """By name and the member that told of it: all that is kept of groups where nothing is judged, and kept
+    nowhere else."""
     last_of: dict[int, tuple[int, Previous]] = field(default_factory=dict)
     """By rank: its own number of its newest operation, and which it was."""
     peers: dict[int, frozenset[int]] = field(default_factory=dict)

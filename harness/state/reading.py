@@ -2,7 +2,7 @@
 
 from harness import events as e
 from harness.state import arrivals, clocks, growth
-from harness.state.arrivals import Arrivals, GroupArrivals
+from harness.state.arrivals import Arrivals, GroupArrivals, Reached
 from harness.state.growth import RankGrowth
 from harness.state.words import AttemptState, RunState
 from harness.topology import ranks_of
@@ -53,10 +53,22 @@ def _how_far(state: RunState, attempt: AttemptState, event: e.ArrivalsRead) -> N
             continue
         newest = dict(zip(rank.groups, rank.seqs, strict=False))  # in the rank's own order
         for at, seq in newest.items():
-            group = _group(state, attempt, event.groups[at], rank.rank)
+            group = _reached(state, attempt, event.groups[at], rank.rank)
             if group is not None:
                 group.op = event.ops[at]
-                group.newest[rank.rank] = seq
+                group.seqs[rank.rank] = seq
+
+
+def _reached(state: RunState, attempt: AttemptState, pg: str, rank: int) -> Reached | None:
+    made = state.group_of.get(pg, {}).get(rank)
+    if made is None:
+        return None
+    key = pg, made.rank
+    group = attempt.arrivals.reached.get(key)
+    if group is None and attempt.ranks.keys() >= {*made.ranks}:
+        seqs = dict.fromkeys(sorted(made.ranks), -1)
+        group = attempt.arrivals.reached[key] = Reached(pg=pg, desc=made.pg_desc, seqs=seqs)
+    return group
 
 
 def _attempt(state: RunState, stamp: e.Stamp) -> AttemptState | None:
