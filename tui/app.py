@@ -219,7 +219,10 @@ class HarnessApp(Moving):
     def action_incident(self, step: int) -> None:
         feed = self._replay
         if feed is not None and not feed.incident(step):
-            self.say("there is no later incident" if step > 0 else "there is no earlier incident")
+            sought = (
+                "" if feed.tape.searched or step < 0 else " so far; the journal is being searched"
+            )
+            self.say(f"there is no {'later' if step > 0 else 'earlier'} incident{sought}")
         self.show()
 
     def action_time(self) -> None:

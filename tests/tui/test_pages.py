@@ -90,6 +90,26 @@ def test_keys_of_the_replay(scenes, tui, tmp_path):
     assert feed.time_of("soon") is None
 
 
+def test_a_jump_goes_where_the_journal_is_not_read_yet(scenes, tmp_path):
+    """It waits there for the reading, says so, and arrives."""
+    folder = scenes.restarted().write(tmp_path)
+    feed = ReplayFeed(folder / "journal.jsonl")
+    feed.tape.find_end()
+    feed.tape.search(feed.stop_asked)
+    assert feed.incident(1)
+    assert feed.label.startswith("READING 0%")
+    assert (feed.shown, feed.now_ns) == (0, 0)
+    feed.start()
+    try:
+        while not feed.now_ns or "READING" in feed.label:
+            assert not feed.stop_asked.wait(0.01)
+    finally:
+        feed.stop()
+    assert feed.tape.ahead == feed.tape.incidents == feed.tape.incidents_of_all()
+    assert feed.now_ns == feed.tape.incidents[0]
+    assert feed.model.state.incidents
+
+
 def test_held_screen_stays_and_nothing_is_lost(scenes, tui, tmp_path):
     scene = scenes.restarted()
     folder = scene.write(tmp_path)
