@@ -10,6 +10,7 @@ import click
 
 from harness import bundles, journal, runs
 from harness.bundles import Packed, Source
+from harness.cli.completing import complete_files
 from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
@@ -31,7 +32,13 @@ _LOGS = 64 << 20
 
 @click.command("bundle", cls=ReadingCommand, context_settings=SETTINGS)
 @reading_options
-@click.option("--out", "-o", metavar="FILE", help="Where to.  [default: NAME.bundle.tar.gz]")
+@click.option(
+    "--out",
+    "-o",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Where to.  [default: NAME.bundle.tar.gz]",
+)
 @click.option(
     "--logs",
     type=click.Choice(["tail", "all", "none"]),

@@ -9,8 +9,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from harness.cli.ask import ask
+from harness.cli.completing import complete_runs, runs_dir_option
 from harness.cli.numbers import Number, Whole
-from harness.cli.reading import SCHEMA, ReadingCommand, complete_runs, print_json
+from harness.cli.reading import SCHEMA, ReadingCommand, print_json
 from harness.errors import FaultError, Refused
 from harness.faults import ANY, Fault, when, whom
 from harness.orders import Inject
@@ -54,7 +55,7 @@ def complete_kinds(
     help="Refuse to harm more ranks of this run than so many.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would happen, do nothing.")
-@click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
+@runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 def command(
     kind: str, run: str | None, runs_dir: str | None, dry_run: bool, as_json: bool, max_ranks: int,

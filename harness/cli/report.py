@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from harness import runs
+from harness.cli.completing import complete_files
 from harness.cli.output import note
 from harness.cli.reading import (
     SETTINGS,
@@ -31,7 +32,12 @@ _NEWEST = "newest"
     metavar="[N]",
     help="Only the card of incident N, or of the newest.",
 )
-@click.option("--html", metavar="FILE", help="Write one page that needs nothing else; - is stdout.")
+@click.option(
+    "--html",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Write one page that needs nothing else; - is stdout.",
+)
 def command(
     run: str | None, runs_dir: str | None, as_json: bool, card: str | None, html: str | None
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness import config, runs
+from harness.cli.completing import complete_runs, runs_dir_option
 from harness.cli.numbers import Number, Whole
 from harness.cli.output import without_colour
 from harness.cli.reading import SETTINGS
@@ -39,7 +40,7 @@ _NUMBERS = ("flops-per-token", "peak-tflops")
 
 
 @click.command("tui", context_settings=SETTINGS)
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--replay", is_flag=True, help="Play the run once more, from its beginning.")
 @click.option("--readonly", is_flag=True, help="Take away the keys that change the run.")
 @click.option("--serve", is_flag=True, help="Show it in a browser, read-only, on this machine.")
@@ -53,7 +54,7 @@ _NUMBERS = ("flops-per-token", "peak-tflops")
     "--flops-per-token", type=Number(), metavar="N", help="Of the model, for MFU: 6 x size."
 )
 @click.option("--peak-tflops", type=Number(), metavar="N", help="Of one device, for MFU.")
-@click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
+@runs_dir_option
 def command(
     run: str | None,
     runs_dir: str | None,

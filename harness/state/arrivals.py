@@ -88,8 +88,8 @@ class Arrivals:
     groups: dict[tuple[str, int], GroupArrivals] = field(default_factory=dict)
     """By name and rank: disjoint groups may share a name."""
     reached: dict[tuple[str, int], Reached] = field(default_factory=dict)
-    """By name and the member that told of it: all that is kept of groups where nothing is judged, and kept
-    nowhere else."""
+    """By name and the member that told of it: all that is kept of groups where nothing is judged,
+    and kept nowhere else."""
     last_of: dict[int, tuple[int, Previous]] = field(default_factory=dict)
     """By rank: its own number of its newest operation, and which it was."""
     peers: dict[int, frozenset[int]] = field(default_factory=dict)
