@@ -29,7 +29,7 @@ class RunFollow:
         while self._reader is not None and (lines := self._reader.read()):
             for line in lines:
                 self._take(line)
-        if self._ended:
+        if self._ended or self.found.packed:
             return True
         controller = runs.controller_facts(self.found, self._state)
         dead = controller is not None and controller.alive is False

@@ -39,6 +39,9 @@ class RunFolder:
     """A run on this file system."""
 
     path: Path
+    packed: bool = False
+    """It came in a bundle: how it was at one moment. Nothing more will come, and nobody of it is
+    here."""
 
     @property
     def name(self) -> str:
@@ -109,7 +112,7 @@ def find(argument: str | None, root: Path) -> RunFolder | Endpoint:
         return Endpoint(address=argument)
     if Path(argument).is_file():
         if bundles.is_bundle(Path(argument)):
-            return RunFolder(path=bundles.unpack(Path(argument)))
+            return RunFolder(path=bundles.unpack(Path(argument)), packed=True)
         raise RunNotFound(
             f"{argument} is neither a run nor a bundle of one", help=_what_there_is(root)
         )
@@ -200,6 +203,8 @@ def _read_journal(folder: RunFolder) -> Reading:
     if has_header(folder.journal):
         for record in journal.read(folder.journal, on_bad="skip", say=notes.append):
             fold(state, record)
+    if folder.packed and state.ended is None:
+        notes.append("the run went on when it was bundled; this is how it was then")
     return Reading(state=state, notes=tuple(notes))
 
 

@@ -111,15 +111,16 @@ class Feed:
             self.say("BROKEN", f"{type(error).__name__}: {error}")
 
 
-def journal_feed(path: Path) -> Feed:
-    """Follows the journal at `path`, which need not exist yet, until the feed is stopped."""
+def journal_feed(path: Path, label: str = "LIVE") -> Feed:
+    """Follows the journal at `path`, which need not exist yet, until the feed is stopped; `label`
+    says how fresh it is then."""
 
     def pump(feed: Feed) -> None:
         feed.say("WAITING")
         while not runs.has_header(path):
             if feed.stop_asked.wait(0.1):
                 return
-        feed.say("LIVE")
+        feed.say(label)
         notes = journal.follow(
             path, feed.stop_asked, on_bad="skip", say=lambda note: feed.say(feed.label, note)
         )

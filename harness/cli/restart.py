@@ -39,8 +39,7 @@ def command(
             raise Refused(f"it would be refused: {answer}")
         tell(answer, done=False, as_json=as_json)
         return
-    where = found.address if isinstance(found, runs.Endpoint) else str(found.path)
-    tell(ask(where, None, request), done=True, as_json=as_json)
+    tell(ask(found, request), done=True, as_json=as_json)
 
 
 def _again(state: RunState) -> str:

@@ -44,7 +44,8 @@ def command(run: str | None, runs_dir: str | None, as_json: bool, where: str | N
         controller = runs.controller_facts(found, state)
         gone = controller is not None and controller.alive is False
         interrupted = gone and state.ended is None and not runs.has_agents(state)
-    view = build(state, state.last_ns if interrupted else time.time_ns())
+    then = interrupted or (isinstance(found, runs.RunFolder) and found.packed)
+    view = build(state, state.last_ns if then else time.time_ns())
     health = judge_health(state, view, controller, interrupted)
     chosen = ranks_where(state, where)
     if chosen is not None:

@@ -2,6 +2,7 @@
 
 import click
 
+from harness import runs
 from harness.cli.ask import ask, tell
 from harness.cli.completing import complete_runs, runs_dir_option
 from harness.cli.reading import SETTINGS, ReadingCommand
@@ -26,5 +27,5 @@ def command(run: str | None, save: bool, runs_dir: str | None, as_json: bool) ->
     wish: Command = StopRun(why="harness stop", signal=0)
     if save:
         wish = Preempt(why="harness stop --save")
-    answer = ask(run, runs_dir, wish)
+    answer = ask(runs.find(run, runs.runs_dir(runs_dir)), wish)
     tell(answer or "stopping", done=True, as_json=as_json)
