@@ -167,6 +167,11 @@ def test_logs_fold_and_filter(harness):
     assert out.splitlines() == ["[r0] step=212", "[r1] step=212"]
     _, out, _ = harness("logs", "crashed", "--lines", "1", "--json")
     assert json.loads(out) == {"attempt": 0, "ranks": [5], "text": "[rank5]: ValueError: boom"}
+    assert harness("logs", "crashed", "--grep", "nowhere") == (
+        0,
+        "",
+        "note: no line is like that\n",
+    )
 
 
 def test_logs_of_attempts(harness):
