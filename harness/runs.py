@@ -230,6 +230,15 @@ def controller_facts(folder: RunFolder, state: RunState) -> ControllerFacts | No
     return ControllerFacts(address=address, pid=pid, alive=_is_ours(pid, b"harness.controller"))
 
 
+def is_gone(found: RunFolder | Endpoint, state: RunState) -> bool:
+    """Whether a run of this machine has not ended, and yet no process that leads it is left. Its
+    launcher starts a controller anew within a moment: ask again before it is believed for good."""
+    if isinstance(found, Endpoint) or found.packed or state.ended is not None:
+        return False
+    controller = controller_facts(found, state)
+    return controller is not None and controller.alive is False and not has_agents(state)
+
+
 def has_agents(state: RunState) -> bool | None:
     """Whether an agent of the run lives on this machine; None when none of them is from here."""
     here = [node for node in state.nodes.values() if node.host == socket.gethostname()]

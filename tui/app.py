@@ -13,6 +13,7 @@ from harness.orders import Command, Inject, Preempt, RestartRun, SaveNow, ShowSt
 from harness.state import RunState
 from harness.tui.actions import ACTIONS, BY_NAME, keys_text, offered
 from harness.tui.dialogs import Confirm, TextScreen, help_lines
+from harness.tui.feed import ENDED
 from harness.tui.grid import ZOOMS
 from harness.tui.moving import Moving
 from harness.tui.pages.chaos import about
@@ -243,7 +244,7 @@ class HarnessApp(Moving):
     # --- asking the run ------------------------------------------------------------------------
 
     def action_take_stacks(self) -> None:
-        if self.do is None or self.feed.label == "ENDED" or self.replayed:
+        if self.do is None or self.feed.over or self.replayed:
             self.say("stacks can only be taken of a run that goes on")
             return
         if self.page != "stacks":
@@ -400,8 +401,8 @@ class HarnessApp(Moving):
             self.say("this is a replay: what happened cannot be changed")
         elif not self.may_change:
             self.say("this view is read-only")
-        elif self.feed.label == "ENDED":
-            self.say("the run has ended")
+        elif self.feed.over:
+            self.say("the run has ended" if self.feed.label == ENDED else "the run is gone")
         else:
             return True
         return False

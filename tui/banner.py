@@ -63,6 +63,14 @@ def banner_of(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
     return starting if starting is not None else _running(state, cells, now_ns)
 
 
+def gone_banner(state: RunState, now_ns: int) -> Banner:
+    """Of a run that has not ended and of which no process is left."""
+    last = duration_text((now_ns - state.last_ns) / 1e9)
+    sign = f"its last sign was {last} ago" if state.last_ns else "its journal is empty"
+    first = f"GONE  no process of it is left; {sign}"
+    return Banner(tone="bad", lines=(first, _last_incident(state)))
+
+
 def _ended(state: RunState) -> Banner:
     ended = state.ended
     assert ended is not None

@@ -77,7 +77,7 @@ def command(
     elif as_json:
         print_json(report.report_json(state))
     else:
-        click.echo(report.report_text(state))
+        click.echo(report.report_text(state, gone=runs.is_gone(found, state)))
 
 
 def _page(found: runs.RunFolder | runs.Endpoint, state: RunState) -> str:
@@ -87,7 +87,7 @@ def _page(found: runs.RunFolder | runs.Endpoint, state: RunState) -> str:
     history = History()
     for record in records(on_this_machine(found), "reading"):
         history.take(record)
-    return page(state, history, version=version())
+    return page(state, history, version=version(), gone=runs.is_gone(found, state))
 
 
 def _write_page(target: str, text: str) -> None:

@@ -110,6 +110,26 @@ def test_a_jump_goes_where_the_journal_is_not_read_yet(scenes, tmp_path):
     assert feed.model.state.incidents
 
 
+def test_a_run_that_is_gone_is_not_taken_for_a_silent_one(scenes, tui, tmp_path, monkeypatch):
+    monkeypatch.setattr("harness.runs.is_gone", lambda found, state: state.run is not None)
+    monkeypatch.setattr("harness.tui.feed._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("harness.tui.feed.GONE_SECONDS", 0.02)
+    scene = scenes.running()
+    feed = journal_feed(scene.write(tmp_path) / "journal.jsonl")
+    feed.start()
+    try:
+        while not feed.over or feed.received < len(scene.records):
+            assert not feed.stop_asked.wait(0.01)
+    finally:
+        feed.stop()
+    app = tui.app_of(scene, do=lambda _: (True, ""))
+    app.feed = feed
+    lines = tui.drive(app, (80, 24), "R")
+    assert lines[0].rstrip().endswith("GONE")
+    assert "GONE  no process of it is left; its last sign was" in lines[1]
+    assert "the run is gone" in lines[22]
+
+
 def test_held_screen_stays_and_nothing_is_lost(scenes, tui, tmp_path):
     scene = scenes.restarted()
     folder = scene.write(tmp_path)
