@@ -139,7 +139,7 @@ def _attempts(found: runs.RunFolder, asked: str | None) -> list[int]:
     if int(asked) not in known:
         raise TooEarly(
             f"run {found.name} has no attempt {asked}",
-            help=f"it has logs of attempts {ranks_text(known)}",
+            help=f"it has logs of attempt{'s' * (len(known) > 1)} {ranks_text(known)}",
         )
     return [int(asked)]
 

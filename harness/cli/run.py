@@ -122,7 +122,7 @@ def _run(script: str | None, args: tuple[str, ...], dry_run: bool, **given: Any)
         raise ScriptError("no script given", help="for example: harness run train.py")
     config = _configure(given)
     job, placement = build(config, script, args)
-    for line in [*configuration.unknown_variables(os.environ), *notes(config)]:
+    for line in [*configuration.unknown_variables(os.environ), *notes(config, args)]:
         say(line)
     # torchrun's default, so that ranks which share a machine do not fight for its cores.
     if job.nproc_per_node > 1:
