@@ -65,6 +65,9 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             pulses.read(state, stamp, event)
         case e.EvidenceTaken():  # of thousands of ranks at once
             _evidence_taken(state, stamp, event)
+        case e.EvidenceOfNode():
+            for taken in event.taken:
+                _evidence_taken(state, stamp, taken)
         case e.RunStarted():
             _run_started(state, stamp, event)
         case e.ControllerStarted():
