@@ -63,11 +63,8 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
         case e.PulsesRead():  # nearly all that comes
             pulses.read(state, stamp, event)
-        case e.EvidenceTaken():  # of thousands of ranks at once
+        case e.EvidenceTaken() | e.EvidenceOfNode():  # of thousands of ranks at once
             _evidence_taken(state, stamp, event)
-        case e.EvidenceOfNode():
-            for taken in event.taken:
-                _evidence_taken(state, stamp, taken)
         case e.RunStarted():
             _run_started(state, stamp, event)
         case e.ControllerStarted():
@@ -143,11 +140,14 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             assert_never(event)
 
 
-def _evidence_taken(state: RunState, stamp: e.Stamp, event: e.EvidenceTaken) -> None:
-    rank = _rank(state, stamp.attempt, event.rank)
-    if rank is not None:
-        rank.evidence = event
-        rank.refs["evidence"] = (stamp.source, stamp.seq)
+def _evidence_taken(
+    state: RunState, stamp: e.Stamp, event: e.EvidenceTaken | e.EvidenceOfNode
+) -> None:
+    for taken in event.taken if isinstance(event, e.EvidenceOfNode) else (event,):
+        rank = _rank(state, stamp.attempt, taken.rank)
+        if rank is not None:
+            rank.evidence = taken
+            rank.refs["evidence"] = (stamp.source, stamp.seq)
 
 
 def _run_ended(state: RunState, stamp: e.Stamp, event: e.RunEnded) -> None:
