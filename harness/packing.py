@@ -10,7 +10,7 @@ ranks is read in a tenth of the time: a stack or record that many nodes have is 
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -43,8 +43,6 @@ _nodes = msgspec.json.Decoder(_Node)
 _stacks = msgspec.json.Decoder(tuple[Frame, ...])
 _records = msgspec.json.Decoder(Columns)
 _encode = msgspec.json.encode
-_USUAL = {field.name: field.default for field in fields(EvidenceTaken)}
-_ELSEWHERE = ("frames", "collectives")
 
 
 def packed(event: EvidenceOfNode) -> dict[str, Any]:
@@ -53,7 +51,8 @@ def packed(event: EvidenceOfNode) -> dict[str, Any]:
     records: dict[bytes, int] = {}
     ranks = []
     for taken in event.taken:
-        one: dict[str, Any] = {"taken": _own(taken)}
+        # A field that is not there is slower to decode than one that is empty.
+        one: dict[str, Any] = {"taken": replace(taken, frames=(), collectives=())}
         if taken.frames:
             one["stack"] = stacks.setdefault(taken.frames, len(stacks))
         if taken.collectives:
@@ -67,12 +66,6 @@ def packed(event: EvidenceOfNode) -> dict[str, Any]:
         "records": [msgspec.Raw(record) for record in records],
         "ranks": ranks,
     }
-
-
-def _own(taken: EvidenceTaken) -> dict[str, Any]:
-    """What is not said elsewhere, and not as it mostly is."""
-    values = {name: getattr(taken, name) for name in _USUAL if name not in _ELSEWHERE}
-    return {name: value for name, value in values.items() if value != _USUAL[name]}
 
 
 def unpacked(raw: msgspec.Raw) -> EvidenceOfNode:

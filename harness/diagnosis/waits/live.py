@@ -22,7 +22,8 @@ _UNRECORDED = {"monitored_barrier"}
 
 def rank_wait(evidence: EvidenceTaken) -> RankWait:
     """What `evidence` says of the rank's waits. Without a second look `progressed` is None."""
-    declared = _groups(evidence)
+    groups, p2p = evidence.groups, evidence.p2p
+    declared = _groups(groups) if groups else {}
     tracks, past, calls = recorded(evidence.collectives, declared)
     if not calls and (unrecorded := _unrecorded(evidence, declared, tracks)) is not None:
         calls.append(unrecorded)
@@ -30,32 +31,28 @@ def rank_wait(evidence: EvidenceTaken) -> RankWait:
         grown.add(unrecorded.seq, unrecorded.call, "")
         grown.open.append(unrecorded.seq)
         tracks[unrecorded.group] = grown.frozen()
-    pending: tuple[Pending, ...] = tuple(calls)
-    if evidence.p2p:
+    if p2p:
         pending = _with_messages(evidence, declared, calls)
-    elif len(calls) > 1:
-        pending = tuple(sorted(calls, key=_created_ns))
+    else:
+        pending = tuple(calls if len(calls) < 2 else sorted(calls, key=_created_ns))
     return RankWait(
         rank=evidence.rank,
         pending=pending,
         tracks=tracks,
-        posted=_posted(evidence.p2p),
+        posted=_posted(p2p) if p2p else {},
         whole=past.whole,
         program=past.program,
-        creating=_creating(evidence.groups),
-        meeting=next((g for g in reversed(evidence.groups) if _open(g)), None),
+        creating=_creating(groups) if groups else None,
+        meeting=next((g for g in reversed(groups) if _open(g)), None) if groups else None,
         process=evidence.process,
         doing=evidence.user_frame,
-        stack=tuple(f"{frame.file}:{frame.function}" for frame in evidence.frames),
+        stack=tuple([f"{frame.file}:{frame.function}" for frame in evidence.frames]),
         progressed=evidence.advanced,
-        blocked=_waits_for_message(evidence) or (bool(calls) and stands_in_it(evidence)),
-        made=tuple((g.pg, g.ranks) for g in evidence.groups if g.pg and g.ranks and not g.failed),
+        blocked=any([op.state == "waiting" for op in p2p])
+        or (bool(calls) and stands_in_it(evidence)),
+        made=tuple([(g.pg, g.ranks) for g in groups if g.pg and g.ranks and not g.failed]),
         apart=evidence.branches,
     )
-
-
-def _waits_for_message(evidence: EvidenceTaken) -> bool:
-    return any(op.state == "waiting" for op in evidence.p2p)
 
 
 def _with_messages(
@@ -118,11 +115,11 @@ def _is_library(file: str) -> bool:
     return file.startswith("<") or "/python3" in file or "site-packages/torch/" in file
 
 
-def _groups(evidence: EvidenceTaken) -> dict[str, Group]:
+def _groups(groups: tuple[GroupCreation, ...]) -> dict[str, Group]:
     """Its own groups by name; of two with one name the younger."""
     return {
         made.pg: Group(name=made.pg, desc=made.pg_desc, ranks=made.ranks)
-        for made in evidence.groups
+        for made in groups
         if made.member and made.pg and made.ranks
     }
 

@@ -44,12 +44,15 @@ def _of_columns(
 ) -> tuple[dict[Group, Track], "Past", list[Pending]] | None:
     """The same without a look at a single entry; None where it has to be looked at."""
     columns = it.columns
-    groups = tuple(
-        [
-            declared.get(name) or undeclared(name, desc)
-            for name, desc in zip(it.names, columns.descs, strict=True)
-        ]
-    )
+    if declared:
+        groups = tuple(
+            [
+                declared.get(name) or undeclared(name, desc)
+                for name, desc in zip(it.names, columns.descs, strict=True)
+            ]
+        )
+    else:
+        groups = tuple(map(undeclared, it.names, columns.descs))
     past = _past_of(_labels(groups), columns)
     if past is None:
         return None
