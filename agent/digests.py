@@ -105,19 +105,27 @@ class Digests:
             self._ranks.clear()
             self._told.clear()
         self._workers = workers
-        rows: dict[tuple[int, int, int, int], list[DigestRow]] = {}
+        rows: dict[tuple[int, int, int, int], tuple[list[int], Values]] = {}
         parts: dict[int, DigestPart] = {}
         for worker in workers:
-            for row, part in self._new(worker):
-                key = (row.part, row.count, row.value, row.progress)
-                rows.setdefault(key, []).append(row)
+            for values, part, digest in self._new(worker):
+                key = (values.count, part.part, digest, values.progress)
+                alike = rows.get(key)
+                if alike is None:
+                    rows[key] = ([worker.rank], values)
+                else:
+                    alike[0].append(worker.rank)
                 self._note(part, parts)
         # In the order of looks: one that is complete ends the wait for those before it.
-        merged = [
-            replace(same[0], ranks=tuple(rank for row in same for rank in row.ranks))
-            for same in rows.values()
-        ]
-        every = sorted(merged, key=lambda row: row.count)
+        every = [
+            DigestRow(
+                part=part, count=count, value=digest, ranks=tuple(ranks), step=first.step,
+                at_ns=first.at_ns, progress=progress,
+            )
+            for (count, part, digest, progress), (ranks, first) in sorted(
+                rows.items(), key=lambda row: row[0][0]
+            )
+        ]  # fmt: skip
         for at in range(0, len(every), _MOST_ROWS):
             event = e.DigestsRead(
                 node_rank=self._node_rank(),
@@ -144,7 +152,8 @@ class Digests:
             part = replace(part, ranks=ranks, marks=marks)
         self._told[part.part] = parts[part.part] = part
 
-    def _new(self, worker: Worker) -> Iterable[tuple[DigestRow, DigestPart]]:
+    def _new(self, worker: Worker) -> Iterable[tuple[Values, DigestPart, int]]:
+        """What it has looked at since the last time: with each part, and one number for it."""
         known = self._ranks.setdefault(worker.rank, _Rank())
         for one in worker.logs.digests.new():
             if isinstance(one, Answer):
@@ -161,17 +170,7 @@ class Digests:
                 self._report(self._attempt, e.DoubtRaised(rank=worker.rank, doubt=doubt))
             known.keep(one)
             for part in known.plans.get(one.plan, ()):
-                digests = [one.digests[place] for place in part.places]
-                row = DigestRow(
-                    part=part.told.part,
-                    count=one.count,
-                    value=_folded(digests),
-                    ranks=(worker.rank,),
-                    step=one.step,
-                    at_ns=one.at_ns,
-                    progress=one.progress,
-                )
-                yield row, part.told
+                yield one, part.told, _folded([one.digests[place] for place in part.places])
 
     def obey(self, order: o.TellDigests | o.LookClosely | o.CertifyCheckpoint) -> None:
         """Do what `order` asks for."""

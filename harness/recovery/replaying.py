@@ -18,7 +18,7 @@ from harness import orders as o
 from harness.recovery.planning import next_wake_ns, plan
 from harness.state import RunState, fold
 
-_Answer = TypeVar("_Answer", e.EvidenceTaken, e.EvidenceComplete)
+_Answer = TypeVar("_Answer", bound=e.EvidenceTaken | e.EvidenceComplete)
 
 DECIDED = (
     e.OrderGiven,

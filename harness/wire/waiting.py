@@ -20,6 +20,38 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
         task.cancel()
 
 
+class News(asyncio.Event):
+    """An event that costs little to wait for with a limit, again and again, many times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limited: set[asyncio.Future[None]] = set()
+
+    def set(self) -> None:
+        super().set()
+        for waiting in self._limited:
+            _settle(waiting)
+
+    async def within(self, seconds: float) -> bool:
+        """Whether it is set, waiting for it for `seconds` at most."""
+        if not self.is_set():
+            loop = asyncio.get_running_loop()
+            waiting: asyncio.Future[None] = loop.create_future()
+            self._limited.add(waiting)
+            timer = loop.call_later(seconds, _settle, waiting)
+            try:
+                await waiting
+            finally:
+                timer.cancel()
+                self._limited.discard(waiting)
+        return self.is_set()
+
+
+def _settle(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
 async def set_within(seconds: float, event: asyncio.Event) -> bool:
     """Whether `event` is set, waiting for it for `seconds` at most."""
     waiting = asyncio.ensure_future(event.wait())
