@@ -22,10 +22,11 @@ from harness.agent.closeups import CloseUps
 from harness.agent.workers import Worker
 from harness.sightings import DigestPart, DigestRow, TensorDigests
 from harness.topology import runs_of
+from harness.wire.waiting import until_beat
 from harness.worker.digestlog import Answer, Values
 from harness.worker.digests.books import AT_REST, COLUMNS, LEFT
 
-_PAUSE_SECONDS, _LONGEST_SECONDS = 0.2, 0.6
+_PAUSE_SECONDS, _LONGEST_SECONDS = 0.25, 0.5
 """Between two looks for new digests; the latter where there are none."""
 _MOST_ROWS = 4096
 _KEPT_BYTES = 4 << 20
@@ -92,9 +93,9 @@ class Digests:
         """Read and report for ever."""
         pause = _PAUSE_SECONDS
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(until_beat(pause))
             news = self.read([worker for worker in workers() if worker.guest])
-            pause = _PAUSE_SECONDS if news else min(1.5 * pause, _LONGEST_SECONDS)
+            pause = _PAUSE_SECONDS if news else _LONGEST_SECONDS
 
     def read(self, workers: Sequence[Worker]) -> bool:
         """Report what is new; whether there was anything."""

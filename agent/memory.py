@@ -18,7 +18,7 @@ from harness.agent.workers import Worker
 from harness.config import Job
 from harness.errors import NodeFailure
 from harness.holdings import Generation, MemoryPlan
-from harness.wire.waiting import News
+from harness.wire.waiting import News, until_beat
 from harness.worker.memoryfile import MemoryFile, Slot, make
 
 _NEWS_SECONDS = 1.0
@@ -226,7 +226,7 @@ class NodeMemory:
         try:
             while True:
                 busy = self._plan.keeper or self._leaving
-                await self._news.within(_LOOK_SECONDS if busy else _NEWS_SECONDS)
+                await self._news.within(until_beat(_LOOK_SECONDS if busy else _NEWS_SECONDS))
                 self._news.clear()
                 if wire is not None and to != (self._plan.keeper, self._attempt):
                     wire.close()

@@ -47,6 +47,7 @@ from harness.agent.zygote_keeper import ZygoteKeeper
 from harness.config import Job
 from harness.errors import ExitCode, HarnessError, NodeFailure, PlatformError
 from harness.topology import ranks_name
+from harness.wire.waiting import until_beat
 
 _SIGN_OF_LIFE_SECONDS = 1.0
 
@@ -460,7 +461,7 @@ class Agent:
                 self._report(e.PulsesRead(node_rank=self._node_rank, pulses=tuple(changed)))
                 known = {worker.pid for worker in alive} | self._own_sessions()
                 processes.reap_orphans(known, os.getsid(0))
-            await asyncio.sleep(self._pause)
+            await asyncio.sleep(until_beat(self._pause))
 
     # --- the launcher's signals ----------------------------------------------------------------
 

@@ -44,7 +44,7 @@ from harness.wire.channel import (
 )
 from harness.wire.control_pb2_grpc import ControlStub, ObserveStub
 from harness.wire.tls import PLAIN, Tls
-from harness.wire.waiting import News, first_of, within
+from harness.wire.waiting import News, first_of, until_beat, within
 
 log = logging.getLogger("harness.wire")
 
@@ -386,7 +386,7 @@ class AgentLink:
         """Give up after `controller_timeout` unheard seconds that this process really lived."""
         last = time.monotonic()
         while True:
-            await asyncio.sleep(_CLOCK_TICK)
+            await asyncio.sleep(until_beat(_CLOCK_TICK))
             now = time.monotonic()
             # A pause of the whole node or of this process is not the controller's silence.
             self._unheard += min(now - last, 2 * _CLOCK_TICK)

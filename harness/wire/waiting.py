@@ -2,10 +2,20 @@
 arrives. (`asyncio.wait_for` before Python 3.12 swallows one that comes with the result.)"""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_TOO_SOON = 0.25
+"""Of a pause: a beat that is nearer than this is left out."""
+
+
+def until_beat(seconds: float) -> float:
+    """About `seconds`, such that all who pause for so long, or for a multiple of it, wake up
+    together: to wake up costs an idle process more than what it then does."""
+    left = seconds - time.monotonic() % seconds
+    return left if left >= _TOO_SOON * seconds else left + seconds
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:

@@ -1,10 +1,12 @@
-"""Waiting for a limited time: for what comes, for what does not, and until one is cancelled."""
+"""Waiting for a limited time: for what comes, for what does not, and until one is cancelled; and
+together with others."""
 
 import asyncio
+import time
 
 import pytest
 
-from harness.wire.waiting import News
+from harness.wire.waiting import News, until_beat
 
 LONG = 600.0
 
@@ -54,3 +56,15 @@ def test_a_cancellation_arrives_even_with_the_news() -> None:
         assert await news.within(LONG)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("now", "pause", "left"),
+    [(100.0, 0.25, 0.25), (100.1, 0.25, 0.15), (100.2, 0.25, 0.3), (100.1, 1.0, 0.9),
+     (100.1, 0.5, 0.4), (100.9, 1.0, 1.1), (7.0, 1.024, 0.168 + 1.024)],
+)  # fmt: skip
+def test_pauses_end_together(
+    now: float, pause: float, left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert until_beat(pause) == pytest.approx(left)
