@@ -22,6 +22,7 @@ from harness.observations import EvidenceOfNode, EvidenceTaken
 from harness.sightings import Frame
 
 _KEPT = 1024
+_LATEST_NS = 1 << 63
 
 
 class _Rank(msgspec.Struct):
@@ -51,12 +52,13 @@ def packed(event: EvidenceOfNode) -> dict[str, Any]:
     records: dict[bytes, int] = {}
     ranks = []
     for taken in event.taken:
+        columns, groups, apart_ns = _in_columns(taken.collectives)
+        entries = () if _are_times(apart_ns) else taken.collectives
         # A field that is not there is slower to decode than one that is empty.
-        one: dict[str, Any] = {"taken": replace(taken, frames=(), collectives=())}
+        one: dict[str, Any] = {"taken": replace(taken, frames=(), collectives=entries)}
         if taken.frames:
             one["stack"] = stacks.setdefault(taken.frames, len(stacks))
-        if taken.collectives:
-            columns, groups, apart_ns = _in_columns(taken.collectives)
+        if taken.collectives and not entries:
             number = records.setdefault(_encode(columns), len(records))
             one |= {"record": number, "groups": groups, "apart_ns": apart_ns}
         ranks.append(one)
@@ -82,9 +84,16 @@ def unpacked(raw: msgspec.Raw) -> EvidenceOfNode:
             columns = _at(records, one.record)
             if len(one.groups) != len(columns.descs) or len(one.apart_ns) != len(columns.records):
                 raise msgspec.ValidationError("groups or times that do not belong to the record")
+            if not _are_times(one.apart_ns):
+                raise msgspec.ValidationError("entries of a record at no possible time")
             recorded = Recorded(columns, one.groups, one.apart_ns)
             object.__setattr__(one.taken, "collectives", recorded)
     return EvidenceOfNode(node_rank=node.node_rank, taken=tuple([one.taken for one in node.ranks]))
+
+
+def _are_times(apart_ns: Sequence[int]) -> bool:
+    """Whether what they add up to are numbers that a line can hold."""
+    return sum(map(abs, apart_ns)) < _LATEST_NS
 
 
 def _at(many: Sequence[Any], place: int) -> Any:

@@ -61,6 +61,7 @@ def entry(at: int, **more: Any) -> Collective:
         (entry(0, pg="1", pg_desc="tp"), entry(1, pg="1", pg_desc="dp"), entry(2, pg="1")),
         (entry(0, terms=Terms(root=1)), entry(1, site="a.py:3:f"), entry(9, retired=False)),
         (entry(0, created_ns=5), entry(1, created_ns=3)),
+        (entry(0, created_ns=2**63 - 1), entry(1, created_ns=-(2**63))),
     ],
 )
 def test_records_of_every_shape_come_back(entries: tuple[Collective, ...]) -> None:
@@ -93,6 +94,7 @@ def test_what_ranks_have_in_common_is_told_once() -> None:
         (("ranks", 0, "stack"), 7),
         (("ranks", 0, "groups"), []),
         (("ranks", 0, "apart_ns"), [1]),
+        (("ranks", 0, "apart_ns"), [2**62, 2**62]),
         (("records", 0, "seqs"), [1]),
         (("records", 0, "groups"), [0, 5]),
         (("records", 0, "kinds"), [0, -1]),
