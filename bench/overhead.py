@@ -197,10 +197,10 @@ def report(pairs: Sequence[str], costs: Sequence[str], options: argparse.Namespa
             "",
             f"A step of DDP on {options.ranks} ranks, under torchrun and under harness in turn, "
             f"{options.pairs} pairs. Wall time says little on a busy machine; processor time is "
-            "that of all threads of rank 0. Checks of numbers may take as much of a step as they are "
-            f"given, `--digest-share` {Policy().digest_share:.1%} and `--audit-share` "
-            f"{Policy().audit_share:.1%} each, and they do in the first minutes; without them it is "
-            "the recorder alone.",
+            "that of all threads of rank 0. Checks of numbers may take as much of a step as they "
+            f"are given, `--digest-share` {Policy().digest_share:.1%} and `--audit-share` "
+            f"{Policy().audit_share:.1%} each, and do in the first minutes; without them it is the "
+            "recorder alone.",
             "",
             "| sleep in a step, ms | step under torchrun, ms | harness / torchrun, median | of "
             "pairs | CPU a step, torchrun, ms | more under harness, of the step | without checks "
