@@ -163,7 +163,9 @@ class Trainer:
             self._optimizer.step()
         self._optimizer.zero_grad()
         if config.experts.experts:
-            facts["expert_load"], facts["dropped"] = moe.settle(made.modules, config.model.layers)
+            facts["expert_load"], facts["dropped"] = moe.settle(
+                made.modules, config.model.layers, config.experts.experts, device
+            )
         if made.float8 is not None:
             made.float8.settle(device)
         self._step, self._position = step, self._position + config.data.global_batch

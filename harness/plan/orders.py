@@ -7,9 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Literal, get_args
 
-Schedule = Literal[
-    "gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zbv", "dualpipe-v"
-]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "looped-bfs", "zero-bubble", "zbv", "dualpipe-v"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 Kind = Literal["F", "B", "I", "W"]
 """Forward, backward, and the two halves of backward: for the input, for the weights."""
@@ -45,9 +43,7 @@ def check(schedule: Schedule, ranks: int, micro_batches: int, chunks: int) -> No
         raise ValueError(f"{schedule} needs as many micro-batches as stages, {2 * ranks}")
 
 
-def order(
-    schedule: Schedule, rank: int, ranks: int, micro_batches: int, chunks: int
-) -> list[Work]:
+def order(schedule: Schedule, rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Work]:
     """What one rank does. Weight gradients that zero-bubble of one stage may put anywhere are left
     out."""
     match schedule:
@@ -181,7 +177,7 @@ def _zbv(rank: int, ranks: int, micro_batches: int) -> Iterator[Work]:
 
 
 class _DualPipe:
-    """DualPipe cut in half: every rank has one stage on the way down and one on the way up (DeepSeek
+    """DualPipe cut in half: every rank has a stage on the way down and one on the way up (DeepSeek
     2024, arXiv:2412.19437). A forward pass and a backward pass that overlap there are drawn one
     after the other."""
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from harness.plan.orders import Kind, Schedule, Work, check, order, place_of
 
+
 def bubble(stages: int, micro_batches: int, *, chunks: int = 1) -> float:
     """Idle share of GPipe and 1F1B, (p - 1) / (v m + p - 1), where v > 1 stands for interleaved.
 
@@ -73,9 +74,7 @@ def timeline(schedule: Schedule, *, stages: int, micro_batches: int, chunks: int
     """
     check(schedule, stages, micro_batches, chunks)
     done: dict[tuple[Kind, int, int], Fraction] = {}  # kind, micro-batch, place in the pipeline
-    orders = [
-        deque(order(schedule, rank, stages, micro_batches, chunks)) for rank in range(stages)
-    ]
+    orders = [deque(order(schedule, rank, stages, micro_batches, chunks)) for rank in range(stages)]
     free = schedule == "zero-bubble" and chunks == 1
     ranks: list[list[Piece]] = [[] for _ in orders]
     later: list[deque[Work]] = [deque() for _ in orders]  # weight gradients that may still wait
