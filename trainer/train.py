@@ -139,8 +139,6 @@ class Trainer:
         probed = bool(every) and step % every == 0
         scale = made.scale.value
         facts |= {"loss_scale": scale} if made.scale.dynamic else {}
-        for mixture in moe.mixtures(made.parts).values():
-            mixture.loss_scale = scale / config.data.global_batch
         began = time.perf_counter()
         share = made.runner(inputs, targets, probe if probed else None)
         facts["run"] = time.perf_counter() - began
