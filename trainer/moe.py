@@ -70,7 +70,7 @@ class Mixture(nn.Module):
         self.loads = torch.zeros(experts.experts + 1, device="cpu")
         """Tokens for each expert in this step so far, and those that found no place."""
         self.loss_scale = 0.0
-        """What the balance loss of one sequence counts, 1 / sequences of a step; set by the runner."""
+        """What the balance loss of a sequence counts: 1 / sequences of a step, from the runner."""
         self.group: dist.ProcessGroup | None = None
         """The ranks that the experts are spread over."""
         self.sequence_groups: list[dist.ProcessGroup] = []
