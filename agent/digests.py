@@ -21,7 +21,7 @@ from harness.agent.chains import Chain
 from harness.agent.closeups import CloseUps
 from harness.agent.workers import Worker
 from harness.sightings import DigestPart, DigestRow, TensorDigests
-from harness.topology import runs_of
+from harness.topology import Runs, runs_of
 from harness.worker.digestlog import Answer, Values
 from harness.worker.digests.books import AT_REST, COLUMNS, LEFT
 
@@ -33,6 +33,8 @@ _KEPT_BYTES = 4 << 20
 _KEPT_LOOKS = 4096
 _ALONE = ("learnt", "hand")
 """Parts of one tensor each: which of them are replicas has to be found out."""
+_Whose = tuple[int, str, Runs]
+"""A part, how its members are known, and these: ranks may have one part with other ranks each."""
 Report = Callable[[int, e.Event], None]
 """Takes an attempt and an event of it."""
 
@@ -84,7 +86,7 @@ class Digests:
         self._report = report
         self._attempt = -1
         self._ranks: dict[int, _Rank] = {}
-        self._told: dict[int, DigestPart] = {}
+        self._told: dict[_Whose, DigestPart] = {}
         self._close = CloseUps(python)
         self._workers: Sequence[Worker] = ()
 
@@ -106,7 +108,7 @@ class Digests:
             self._told.clear()
         self._workers = workers
         rows: dict[tuple[int, int, int, int], list[DigestRow]] = {}
-        parts: dict[int, DigestPart] = {}
+        parts: dict[_Whose, DigestPart] = {}
         for worker in workers:
             for row, part in self._new(worker):
                 key = (row.part, row.count, row.value, row.progress)
@@ -130,19 +132,19 @@ class Digests:
             self._report(close.attempt, close)
         return bool(every or closeups)
 
-    def _note(self, part: DigestPart, parts: dict[int, DigestPart]) -> None:
+    def _note(self, part: DigestPart, parts: dict[_Whose, DigestPart]) -> None:
         """Tell of a part that was not told of, or of more ranks or words for it."""
-        known = self._told.get(part.part)
+        whose = part.part, part.how, part.members
+        known = self._told.get(whose)
         if known is not None:
-            same = (part.how, part.members) == (known.how, known.members)
             more = not all(rank in known.ranks for rank in part.ranks)
             more = more or not all(mark in known.marks for mark in part.marks)
-            if same and not more:
+            if not more:
                 return
             ranks = tuple(sorted({*known.ranks, *part.ranks}))
             marks = tuple(dict.fromkeys([*known.marks, *part.marks]))
             part = replace(part, ranks=ranks, marks=marks)
-        self._told[part.part] = parts[part.part] = part
+        self._told[whose] = parts[whose] = part
 
     def _new(self, worker: Worker) -> Iterable[tuple[DigestRow, DigestPart]]:
         known = self._ranks.setdefault(worker.rank, _Rank())

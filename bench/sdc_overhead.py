@@ -1,10 +1,12 @@
 """What digests and the ranks' checks of their own numbers cost a step, with default settings:
 
-    .venv/bin/python bench/sdc_overhead.py [--steps 640] [--window 16]
+    .venv/bin/python bench/sdc_overhead.py [--steps 3840] [--window 128]
 
 One DDP training of two ranks on CPUs under `harness run`; Harness looks in every other window of
-steps, and a window is compared with the one before it. Wall time says little on a busy machine: the
-load is printed, and the processor time of rank 0's main thread beside it.
+steps, and a window is compared with the one before it. A window holds many looks, for the first one
+in it takes the steps of the window before, at which nobody looked, for long ones. Wall time says
+little on a busy machine: the load is printed, and the processor time of rank 0's main thread beside
+it.
 """
 
 import argparse
@@ -21,7 +23,7 @@ from harness import codec
 from harness import events as e
 
 SCRIPT = Path(__file__).parent / "scripts" / "overhead.py"
-_SETTLING = 3
+_SETTLING = 1
 """Pairs that are not counted: plans are made, strides are found."""
 
 
@@ -43,8 +45,8 @@ def looks(journal: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--steps", type=int, default=640)
-    parser.add_argument("--window", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=3840)
+    parser.add_argument("--window", type=int, default=128)
     asked = parser.parse_args()
     before = os.getloadavg()[0]
     how = running.Launch(nproc=2, script_args=(str(asked.steps), str(asked.window)), timeout=3600)

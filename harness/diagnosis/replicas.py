@@ -298,11 +298,25 @@ def _never(known: Suspicion, difference: _Difference) -> Finding:
     model = known.track.part.how == "dtensor" and any(word in axis.lower() for word in _MODEL_AXIS)
     verdict = "tp_replicated_param_divergence" if model else "replica_divergence"
     over = f" over axis {axis}" if axis else ""
+    if known.track.part.site == "gradients" and len(difference.odd) == 1:
+        return _used_otherwise(known, difference)
     return _finding(
         verdict, known, known.group, "proven",
         f"{_what(known, difference)} differs{over} on {ranks_name(sorted(known.group))} from the"
         f" first comparison on ({_when(known)})",
         f"{_declared(known)}, and they were never equal: other seeds, or no broadcast at the start",
+        SOFTWARE,
+    )  # fmt: skip
+
+
+def _used_otherwise(known: Suspicion, difference: _Difference) -> Finding:
+    rest = sorted(known.group - difference.odd)
+    return _finding(
+        "replica_divergence", known, difference.odd, "likely",
+        f"{ranks_name(sorted(difference.odd))} steps with other numbers in"
+        f" {_what(known, difference)} than {ranks_name(rest)}, which agree, from the first"
+        f" comparison on ({_when(known)})",
+        f"{_declared(known)}, so the sum is the same on all: what this rank makes of it is not",
         SOFTWARE,
     )  # fmt: skip
 

@@ -144,6 +144,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         or _injects(state, attempt)
         or save_orders(state, attempt, reachable)
     )
+    asks = asks or settle(state)
     if asks:
         return asks
     incident = _decisive_incident(state, attempt)
@@ -168,7 +169,6 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
         return _standing(state, attempt, now_ns, ("numeric",)) or _finish(state, attempt)
     return (
         _standing(state, attempt, now_ns)
-        or settle(state)
         or lost_notice(state)
         or certify(state, attempt, reachable)
         or quarantine_notices(state, attempt)

@@ -21,6 +21,8 @@ _MOST_EQUAL, _MOST_UNEQUAL = 64, 6
 COLUMNS = "columns"
 """Mark of the sums of columns, looked at now and then beside those of rows: they show what rows
 do not."""
+FLAT = "flat"
+"""Mark of what is summed as a part of a flat tensor that holds other gradients as well."""
 UNNAMED = "#"
 """Begins the names of parameters that have none but their place in the optimizer."""
 LEARNT = ("learnt", "hand")
@@ -101,14 +103,30 @@ class Track:
     first: Look | None = None
     last: Look | None = None
     split: Split | None = None
-    equal: dict[int, int] = field(default_factory=dict)
-    """The digest that all had in common, by count, of the newest such looks."""
+    equal: dict[int, dict[int, int]] = field(default_factory=dict)
+    """The digest that each group had in common, by the least of its ranks and by count, of the
+    newest looks at which every group had one."""
     unequal: list[Look] = field(default_factory=list)
-    """The first looks at which not all had it."""
+    """The first looks at which not every group had one."""
 
     @property
     def single(self) -> bool:
         return self.part.tensors == 1
+
+    def groups_of(self, ranks: Iterable[int]) -> set[frozenset[int]]:
+        """Those in which `ranks` should have this in common, as far as is known."""
+        if self.groups:
+            return {self.groups.get(rank, frozenset()) for rank in ranks}
+        return {self.members or frozenset(self.told)}
+
+    def join(self, members: frozenset[int]) -> None:
+        """The program sums what is of this over `members`."""
+        if all(self.groups.get(rank) == members for rank in members):
+            return
+        self.groups.update(dict.fromkeys(members, members))
+        looks, self.unequal = self.unequal, []
+        for look in looks:  # they may have been those of groups that nobody knew of
+            self._remember(look)
 
     def expected(self, world_size: int) -> frozenset[int]:
         """The ranks that are waited for."""
@@ -194,11 +212,15 @@ class Track:
 
     def _remember(self, look: Look) -> None:
         """For an attempt that computes the same again."""
-        if not look.equal:
+        if not equal_in_groups(self, look):
             if len(self.unequal) < _MOST_UNEQUAL and self.part.how != "sharded":
                 self.unequal.append(replace(look, progress={}))
             return
-        (self.equal[look.count],) = look.values
+        groups = set(self.groups.values()) or {self.members or look_all(look)}
+        leaders = {min(group) for group in groups}
+        self.equal[look.count] = {
+            leader: value for value, ranks in look.values.items() for leader in leaders & ranks
+        }
         if len(self.equal) > _MOST_EQUAL:
             del self.equal[next(iter(self.equal))]
 
@@ -264,8 +286,7 @@ class Replicas:
         track.marks.update(part.marks)
         if part.how in LEARNT and part.members:
             track.part = part
-            members = frozenset(ranks_of(part.members))
-            track.groups.update(dict.fromkeys(members, members))
+            track.join(frozenset(ranks_of(part.members)))
 
     def clean(self) -> Look | None:
         """The last look before the first suspicion of a change: what was saved later may be bad."""
@@ -285,7 +306,7 @@ class Replicas:
                 continue
             if track.part.site == "variables" or track.last is None:
                 continue
-            if not _equal_in_groups(track, track.last):
+            if not equal_in_groups(track, track.last):
                 return None
             if COLUMNS in track.part.marks:
                 continue  # now and then only
@@ -360,13 +381,20 @@ def changed_at_rest(
     return broken if broken != group else frozenset()
 
 
-def _equal_in_groups(track: Track, look: Look) -> bool:
-    groups = set(track.groups.values()) or {frozenset().union(*look.classes)}
+def equal_in_groups(track: Track, look: Look) -> bool:
+    """Whether all have the same that the program sums it over; without such groups, all."""
+    if not track.groups or look.equal:
+        return look.equal
+    values = {rank: value for value, ranks in look.values.items() for rank in ranks}
     return all(
-        any(group & ranks == group & look_all(look) for ranks in look.classes)
-        for group in groups
-        if group & look_all(look)
+        len({values[rank] for rank in group if rank in values}) < 2
+        for group in set(track.groups.values())
     )
+
+
+def alike(look: Look, group: frozenset[int]) -> bool:
+    """Whether all of `group` have the same there."""
+    return any(group <= ranks for ranks in look.classes)
 
 
 def look_all(look: Look) -> frozenset[int]:

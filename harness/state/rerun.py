@@ -15,7 +15,7 @@ from harness.incidents import Incident, IncidentSettled
 from harness.observations import LookedClosely
 from harness.sightings import DigestPart
 from harness.state.closely import unpacked
-from harness.state.replicas import Look, Suspicion, Track, look_all
+from harness.state.replicas import Look, Suspicion, Track, alike, look_all
 
 _MOST_SEEN = 512
 _MOST_REREAD = 4096
@@ -128,12 +128,15 @@ def earlier(tracks: Iterable[Track], known: Suspicion) -> Earlier:
     for track in tracks:
         if track is not known.track and not _same_clock(track.part, known.track.part):
             continue
-        part = track.part
-        for count, value in track.equal.items():
-            if known.group <= (track.members or track.told):
-                steps.setdefault((part.part, value), set()).add(step_of(part, count))
+        part, groups = track.part, track.groups_of(known.group)
+        if known.group <= frozenset().union(*groups):
+            leaders = [min(group) for group in groups]
+            for count, values in track.equal.items():
+                value, *others = {values.get(leader) for leader in leaders}
+                if value is not None and not others:
+                    steps.setdefault((part.part, value), set()).add(step_of(part, count))
         for look in track.unequal:
-            if known.group <= look_all(look):
+            if known.group <= look_all(look) and not alike(look, known.group):
                 differences[part.part, look.count] = look
     # What stands still has the same digest at many steps, and shows none of them.
     anchors = {key: step for key, (step, *more) in steps.items() if not more}

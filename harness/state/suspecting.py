@@ -6,9 +6,11 @@ changed and stayed equal, and that the program sums something of their shape ove
 """
 
 import re
+from dataclasses import replace
 
 from harness.state.replicas import (
     COLUMNS,
+    FLAT,
     LEARNT,
     LEFT,
     UNNAMED,
@@ -16,6 +18,7 @@ from harness.state.replicas import (
     Replicas,
     Suspicion,
     Track,
+    alike,
     behind,
     changed_at_rest,
     in_step,
@@ -92,7 +95,7 @@ def _apart(track: Track, look: Look, group: frozenset[int]) -> Suspicion | None:
     """Never alike."""
     if track.looks < _LEAST_APART or track.first is None or track.split is not None:
         return None
-    if _alike(track.first, group) or _alike(look, group) or not in_step(track.first, look, group):
+    if alike(track.first, group) or alike(look, group) or not in_step(track.first, look, group):
         return None
     return Suspicion(kind="apart", track=track, before=None, at=track.first, group=group)
 
@@ -100,7 +103,7 @@ def _apart(track: Track, look: Look, group: frozenset[int]) -> Suspicion | None:
 def _split(track: Track, group: frozenset[int]) -> Suspicion | None:
     """Alike, and then not any more."""
     split = track.split
-    if split is None or not _alike(split.before, group) or _alike(split.at, group):
+    if split is None or not alike(split.before, group) or alike(split.at, group):
         return None
     if not in_step(split.before, split.at, group):
         track.wavered = True
@@ -141,7 +144,7 @@ def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
                 continue
             found = _split(track, group)
             if found is not None:
-                return found
+                return _with_witnesses(replicas, found)
         exact = not _guessed(track)
         sure = exact or (
             "kept" in track.marks
@@ -154,13 +157,27 @@ def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
     return None
 
 
+def _with_witnesses(replicas: Replicas, known: Suspicion) -> Suspicion:
+    """`known` of all ranks that had the same bits as its group, step after step, though the program
+    sums it over the group alone: what tensor parallelism leaves whole. They tell who is odd."""
+    track, before = known.track, known.before
+    if before is None:
+        return known
+    (held,) = (ranks for ranks in before.classes if known.group <= ranks)
+    least = 0 if _stepped_alike(replicas, track, held) else _LEAST_LEARNT
+    if known.moved < least or not in_step(before, known.at, held):
+        return known
+    return replace(known, group=held)
+
+
 def _same_tensor(replicas: Replicas, track: Track) -> bool:
     """Whether what goes by this name is one tensor on all ranks. Parameters without a name are
     counted by their optimizer, and each rank may step some of its own (ZeRO by hand): then sums of
-    their gradients are of different tensors, and never alike."""
+    their gradients are of different tensors, and never alike. Flat sums are known by their sizes
+    alone."""
     part = track.part
     owner = part.name.rpartition(" of ")[2]
-    if part.site == "variables" or not owner.startswith(UNNAMED):
+    if part.site == "variables" or not (owner.startswith(UNNAMED) or FLAT in track.marks):
         return True
     return any(
         other.equal
@@ -179,7 +196,7 @@ def _stepped_alike(replicas: Replicas, track: Track, group: frozenset[int]) -> b
     return any(
         (other.part.site, other.part.name, other.part.clock) == ("parameters", owner, part.clock)
         and (before := other.split.before if other.split else other.last) is not None
-        and _alike(before, group)
+        and alike(before, group)
         and other.moved >= _LEAST_LEARNT
         for other in replicas.tracks.values()
     )
@@ -210,7 +227,7 @@ def _owned(replicas: Replicas, track: Track, group: frozenset[int]) -> bool:
     for other in replicas.tracks.values():
         if other is track or other.part.place != track.part.place or other.last is None:
             continue
-        if other.part.shape == track.part.shape and other.moved and _alike(other.last, group):
+        if other.part.shape == track.part.shape and other.moved and alike(other.last, group):
             return True
     return False
 
@@ -261,12 +278,13 @@ def _replicated(replicas: Replicas, track: Track, look: Look) -> Suspicion | Non
 
 
 def _became_alike(track: Track, look: Look) -> Suspicion | None:
-    """Shards that were all different."""
+    """Shards that were all different, and change now as one: all zero or NaN they are alike too."""
     split = track.split
     if (
         split is None
         or split.looks < _LEAST_APART
         or len(split.before.values) < len(look_all(look))
+        or split.at.values.keys() & look.values.keys()
     ):
         return None
     (most, *_) = sorted(look.classes, key=len, reverse=True)
@@ -283,14 +301,10 @@ def _buffers(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
     if track.part.how in LEARNT and not any(
         other.last is not None
         and ranks in other.groups.values()
-        and _alike(other.last, ranks)
+        and alike(other.last, ranks)
         and "buffer" not in other.marks
         and other.part.site in ("parameters", "variables")
         for other in replicas.tracks.values()
     ):
         return None
     return Suspicion(kind="buffers", track=track, before=None, at=look, group=ranks)
-
-
-def _alike(look: Look, group: frozenset[int]) -> bool:
-    return any(group <= ranks for ranks in look.classes)

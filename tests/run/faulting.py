@@ -20,7 +20,7 @@ if str(SCRIPTS) not in sys.path:
     sys.path.insert(0, str(SCRIPTS))
 ALL = Policy(digest_share=1e9, audit_share=1e9, replays=1)
 """Every look at every step, whatever it costs."""
-_BEGIN = f"""
+BEGIN = f"""
 import sys
 sys.path.insert(0, {str(SCRIPTS)!r})
 import torch, torch.distributed as dist
@@ -38,7 +38,7 @@ def train(node: Node, layout: str, fault: dict[str, Any] | None, *, ranks: int, 
     """One training; raises AssertionError when it or a check of its ranks failed."""
     planned = "None" if fault is None else f"injector.Fault(**{fault!r})"
     middle = f"injector.arm({planned})\nreplicated.train({layout!r}, steps={steps})\n"
-    run(node, _BEGIN + middle + _END, ranks)
+    run(node, BEGIN + middle + _END, ranks)
 
 
 def run(node: Node, script: str, ranks: int) -> None:
@@ -100,7 +100,7 @@ def train_many(
         middle += f"done = replicated.train({layout!r}, steps={length}, name='run{number}')\n"
         middle += "print('end', replicated.numbers_of(done), flush=True)\n"
         middle += "dist.barrier()\n"
-    run(node, _BEGIN + middle + _END, ranks)
+    run(node, BEGIN + middle + _END, ranks)
 
 
 def ends_of_each(node: Node, ranks: int) -> list[tuple[str, ...]]:

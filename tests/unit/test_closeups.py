@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 from array import array
 from typing import Any
 
@@ -17,6 +18,7 @@ from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group
 from harness.worker.digests.optimizers import Watched
 from harness.worker.digests.pace import Pace
+from harness.worker.digests.program import Program
 
 DDP = Group("ddp", "", (0, 1))
 
@@ -234,6 +236,17 @@ def test_the_first_steps_are_looked_at_closely_after_a_rollback() -> None:
     assert {count: len(numbers) for count, numbers in slices.items()} == {
         1: 8, 2: 8, 3: 8, 4: 8, 5: 8, 8: 1, 12: 1,
     }  # fmt: skip
+
+
+def test_so_are_the_first_calls_of_a_program_without_an_optimizer() -> None:
+    log = Log()
+    teller = Teller(log, lambda: 0, lambda: 0)  # type: ignore[arg-type]
+    program = Program(teller, lambda: Pace(4, 1e9, 1), Deeds(), lambda code: False, closely=5)
+    weight = torch.zeros(4)
+    for _ in range(12):
+        weight += 1.0
+        program.look(sys._getframe())
+    assert [values.count for values in log.told] == [1, 2, 3, 4, 5, 8, 12]
 
 
 @pytest.mark.parametrize(

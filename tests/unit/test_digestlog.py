@@ -2,8 +2,11 @@
 
 import mmap
 import random
+from types import SimpleNamespace
+from typing import Any
 
-from harness.agent.digests import parts_of
+from harness.agent.digests import Digests, parts_of
+from harness.topology import runs_of
 from harness.worker import digestlog
 from harness.worker.digestlog import Values
 from harness.worker.digests.optimizers import SLICES
@@ -121,3 +124,22 @@ def test_what_is_cut_and_undeclared_is_compared_with_nothing() -> None:
     assert [part.places for part in parts_of(plan([0, 1], [], ("cut",)), 0)] == [(1,)]
     alone = parts_of(plan([0, 1], []), 0)
     assert {part.told.how for part in alone} == {"ddp", "learnt"}
+
+
+def test_all_groups_that_sum_a_tensor_are_told_though_they_come_at_once() -> None:
+    """Of tensor parallelism: each rank has its own replicas of a part that all have."""
+
+    def worker(rank: int) -> Any:
+        over = [rank % 2, rank % 2 + 2]
+        told = {**plan([0], [0]), "groups": [["hand", "", over]]}
+        look = Values(plan=1, count=2, step=1, progress=0, at_ns=1, digests=(5, 6))
+        logs = SimpleNamespace(digests=SimpleNamespace(new=lambda: [told, look]))
+        return SimpleNamespace(rank=rank, attempt=0, logs=logs)
+
+    reported: list[Any] = []
+    digests = Digests(lambda: 0, lambda _, event: reported.append(event))
+    assert digests.read([worker(rank) for rank in range(4)])
+    (event,) = reported
+    assert {(part.name, part.members, part.ranks) for part in event.parts} == {
+        (name, runs_of(ranks), ranks) for name in ("w", "b") for ranks in ((0, 2), (1, 3))
+    }

@@ -445,6 +445,17 @@ def test_parameters_without_a_name_are_one_tensor_when_their_gradients_are() -> 
         assert [known.kind for known in ranks.attempt.replicas.suspicions] == ["apart"] * same
 
 
+def test_shards_that_are_nothing_but_nan_or_zeros_are_no_replicas() -> None:
+    for spoilt in (True, False):
+        ranks = Ranks(part(how="sharded", axis="shard"))
+        for count in range(1, 12):
+            same = dict.fromkeys(range(WORLD), 5 if spoilt else count)
+            ranks.look(count, same if count > 6 else {r: 100 * count + r for r in range(WORLD)})
+        assert [known.kind for known in ranks.attempt.replicas.suspicions] == ["alike"] * (
+            not spoilt
+        )
+
+
 def test_shards_with_a_whole_tensor_that_went_apart() -> None:
     """Rank 2 d + t: data-parallel pairs (0, 2) and (1, 3), each of which sums its gradients."""
     pairs = [dict(members=(t, t + 2), ranks=(t, t + 2)) for t in (0, 1)]

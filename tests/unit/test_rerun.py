@@ -60,7 +60,11 @@ class Training:
     def judged(self) -> None:
         """Rank 1's gradient of step 5 is another one; the run goes back."""
         self.attempt(range(1, 6), wrong={5: 999})
-        (known,) = self.world.state.attempts[0].replicas.suspicions
+        self.gone_back(0)
+
+    def gone_back(self, attempt: int) -> None:
+        """What attempt `attempt` suspects is one tensor; the run goes back."""
+        (known,) = self.world.state.attempts[attempt].replicas.suspicions
         told = tuple(
             TensorDigests(ranks=(rank,), values=(*range(39), 39 + rank)) for rank in range(2)
         )
@@ -68,14 +72,14 @@ class Training:
         for node in range(2):
             self.world.say(
                 e.DigestsTold(
-                    node_rank=node, attempt=0, part=known.track.part.part, count=known.at.count,
-                    names=names, ranks=told,
+                    node_rank=node, attempt=attempt, part=known.track.part.part,
+                    count=known.at.count, names=names, ranks=told,
                 ),
                 node,
             )  # fmt: skip
-        for _ in range(200):
+        for _ in range(800):  # where in the tensor is waited for
             self.world.step(5)
-            if len(self.world.state.attempts) > 1:
+            if len(self.world.state.attempts) > attempt + 1:
                 break
             self.world.obey()
 
@@ -121,6 +125,27 @@ def test_the_attempt_that_computes_it_again_looks_at_every_step_until_past_the_f
     assert 5 <= again[0] <= 5 + 8
     training.attempt(range(1, 8))
     assert training.named() == ((1,), "proven")
+
+
+def test_of_a_fault_that_comes_again_the_one_who_is_seen_then_made_the_first_too() -> None:
+    """Between two looks the first time; the second time each step is looked at."""
+    training = Training()
+    training.attempt(range(1, 6))
+    for count in (16, 17, 18):
+        training.look(PARAMETERS, count, count, 900 + count)
+        training.world.step(count // 2)
+    training.gone_back(0)
+    assert training.named() == ((0, 1), "possible")
+    training.attempt(range(1, 8))
+    for count in (16, 17):  # before step 8, and after it
+        training.look(PARAMETERS, count, 7 if count == 16 else 8, 999)
+        training.world.step(8)
+    training.gone_back(1)
+    first, second = training.world.state.incidents
+    assert (second.verdict.first_failing, second.verdict.confidence) == ((1,), "proven")
+    assert (first.verdict.first_failing, first.verdict.confidence) == ((1,), "likely")
+    assert first.verdict.reason.endswith("that time it was rank 1 (incident 2)")
+    assert training.struck() == ["host1", "host1"]
 
 
 def test_a_slice_of_the_state_that_was_first_seen_when_it_was_wrong() -> None:

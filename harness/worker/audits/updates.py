@@ -59,6 +59,11 @@ class Updates:
         self._pace = pace
         self._watched: weakref.WeakKeyDictionary[Any, _Watched] = weakref.WeakKeyDictionary()
 
+    @property
+    def looks(self) -> int:
+        """Comparisons that were made, of the optimizers that live."""
+        return sum(watched.looks for watched in self._watched.values())
+
     def stepping(self, optimizer: Any, closure: bool) -> None:
         """A step is about to be made; with a closure, gradients will be others."""
         if optimizer not in self._watched:

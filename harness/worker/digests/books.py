@@ -22,6 +22,8 @@ AT_REST = "optimizer state at rest"
 """Once more before the next step."""
 LEFT = "optimizer state as left"
 """After a step, of slices whose turn it is not: for the rank's comparison with itself alone."""
+FLAT = "flat"
+"""Mark of a gradient that was summed as a part of a larger tensor, as far as sizes tell."""
 COLUMNS = "columns"
 """Mark of what stands for the sums of columns of a whole plan."""
 _MOST_PENDING = 16
@@ -36,6 +38,10 @@ class Entry:
     name: str
     groups: tuple[Group, ...] = ()
     marks: tuple[str, ...] = ()
+
+    @property
+    def flat(self) -> bool:
+        return FLAT in self.marks
 
 
 class Teller:

@@ -2,6 +2,7 @@
 meant to have in common."""
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,11 +41,35 @@ class Deeds:
             self.shapes[tuple(tensor.shape)] = members
             self.sizes[size] = members
 
-    def of_gradients(self, gradients: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Over which ranks each was summed, alone or all of them in one flat tensor."""
-        total = sum(int(gradient.numel()) for gradient in gradients)
-        flat = self.sizes.get(total, ()) if len(gradients) > 1 else ()
-        return [self.of(gradient) or flat for gradient in gradients]
+    def of_gradients(self, gradients: Sequence[Any]) -> list[tuple[tuple[int, ...], bool]]:
+        """Over which ranks each was summed, and whether as a part of a flat tensor: of all of
+        them, or of one of some that hold all that follow one another, to the last."""
+        found = [(self.of(gradient), False) for gradient in gradients]
+        flat = [at for at, (members, _) in enumerate(found) if not members]
+        sizes = [int(gradients[at].numel()) for at in flat]
+        for at, members in zip(flat, self._flat(sizes), strict=True):
+            found[at] = members, bool(members)
+        return found
+
+    def _flat(self, sizes: Sequence[int]) -> list[tuple[int, ...]]:
+        """Over which ranks runs of `sizes` were summed that leave none of them out; else nothing
+        is known of any. The order may be that of the parameters or the other way round."""
+        for ordered, turn in ((sizes, 1), (sizes[::-1], -1)):
+            cover = self._cover(ordered)
+            if cover is not None:
+                return cover[::turn]
+        return [()] * len(sizes)
+
+    def _cover(self, sizes: Sequence[int]) -> list[tuple[int, ...]] | None:
+        """The longest run first: what fits by chance is short."""
+        found: list[tuple[int, ...]] = []
+        while len(found) < len(sizes):
+            rest = list(itertools.accumulate(sizes[len(found) :]))
+            ends = [end for end, total in enumerate(rest, 1) if end > 1 and total in self.sizes]
+            if not ends:
+                return None
+            found += [self.sizes[rest[ends[-1] - 1]]] * ends[-1]
+        return found
 
     def of(self, tensor: Any) -> tuple[int, ...]:
         """Over which ranks the tensor itself was summed; empty for none."""

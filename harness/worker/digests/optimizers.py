@@ -14,6 +14,7 @@ from harness.worker.digests import layouts
 from harness.worker.digests.books import (
     AT_REST,
     BUFFERS,
+    FLAT,
     GRADIENTS,
     LEFT,
     PARAMETERS,
@@ -243,14 +244,11 @@ class Watched:
             self._models = Models(parameters)
         elif not self.learning or not self._deeds.any:
             return
+        summed = self._deeds.of_gradients([p.grad for p in with_gradient])
         reduced = {
-            id(parameter): members
-            for parameter, members in zip(
-                with_gradient,
-                self._deeds.of_gradients([p.grad for p in with_gradient]),
-                strict=True,
-            )
-            if members
+            id(parameter): found
+            for parameter, found in zip(with_gradient, summed, strict=True)
+            if found[0]
         }
         known = self._describe(parameters, reduced)
         if known != self._known:
@@ -260,11 +258,11 @@ class Watched:
                 book.renew()
 
     def _describe(
-        self, parameters: Sequence[Any], reduced: dict[int, tuple[int, ...]]
+        self, parameters: Sequence[Any], reduced: dict[int, tuple[tuple[int, ...], bool]]
     ) -> dict[int, Entry]:
         wrapped = self._models.groups()
         names = self._names()
-        over = set(reduced.values())
+        over = {members for members, _ in reduced.values()}
         found: dict[int, Entry] = {}
         for at, parameter in enumerate(parameters):
             before = self._known.get(id(parameter))
@@ -273,8 +271,8 @@ class Watched:
                 groups = (self._whole,)
             known = before.groups if before else ()
             by_hand = [group for group in known if group.how in ("hand", "left")]
-            members = reduced.get(id(parameter))
-            if members is not None and not groups:
+            members, flat = reduced.get(id(parameter), ((), before is not None and before.flat))
+            if members and not groups:
                 by_hand = [Group("hand", "", members)]
             elif before is None and not groups and len(over) == 1 and _varies(parameter):
                 by_hand = [Group("left", "", *over)]
@@ -282,6 +280,8 @@ class Watched:
             # Megatron's word for what is no replica over all data-parallel ranks.
             if getattr(parameter, "allreduce", True) is False:
                 marks = (*marks, "expert")
+            if flat and not groups:
+                marks = (*marks, FLAT)
             found[id(parameter)] = Entry(name=name, groups=(*groups, *by_hand), marks=marks)
         return found
 

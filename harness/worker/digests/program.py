@@ -71,7 +71,10 @@ class Program:
         pace: Callable[[], Pace],
         deeds: Deeds,
         is_framework: Callable[[CodeType], bool],
+        closely: int = 0,
     ) -> None:
+        """Of the first `closely` calls at a place, each is looked at."""
+        self._closely = max(2, closely)
         self._teller = teller
         self._pace = pace
         self._deeds = deeds
@@ -89,7 +92,7 @@ class Program:
         if place is None:
             return
         place.count += 1
-        if place.count > 2 and not place.pace.due(place.count):
+        if place.count > self._closely and not place.pace.due(place.count):
             return
         began = time.thread_time()
         counters, _, _ = place.rhythm.look(chain, place.count)
@@ -105,6 +108,8 @@ class Program:
             self._teller.close.turn()
             place.book.close_up(tensors, place.count, place.count)
         place.looks += 1
+        if 2 < place.count <= self._closely:
+            return  # the pace is of looks that it has asked for itself
         cost = time.thread_time() - began
         place.pace.looked(place.count, cost if place.looks > 1 else 0.0)
 
@@ -140,7 +145,7 @@ class Program:
             seen.object, seen.times = weakref.ref(tensor), 1
         marks = [seen.content]
         gradient = tensor.grad if tensor.is_leaf and tensor.requires_grad else None
-        exact = () if gradient is None else self._deeds.of_gradients([gradient])[0]
+        exact = () if gradient is None else self._deeds.of(gradient)
         summed = exact or self._deeds.shapes.get(tuple(tensor.shape), ())
         if exact:
             marks.append("gradient")

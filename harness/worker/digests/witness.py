@@ -19,10 +19,10 @@ from harness.worker.digests.program import Program
 
 class Witness:
     """`every` is the least number of steps between two looks, `share` what they may take of the
-    rank's time; the first `closely` steps are all looked at, and the whole state, and the words of
-    `reread` are told; names like those of `exclude` are left alone. `step` tells what the rank
-    counts, `progress` what it has called and come to, `failed` takes why looking had to be given
-    up."""
+    rank's time; the first `closely` steps, or calls where there is no optimizer, are all looked
+    at, and the whole state, and the words of `reread` are told; names like those of `exclude` are
+    left alone. `step` tells what the rank counts, `progress` what it has called and come to,
+    `failed` takes why looking had to be given up."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Witness:
         teller = Teller(log, step, progress, exclude)
         self._close = teller.close
         self._optimizers = Optimizers(teller, pace, self._deeds, closely, reread)
-        self._program = Program(teller, pace, self._deeds, is_framework)
+        self._program = Program(teller, pace, self._deeds, is_framework, closely)
 
     def ask(self, question: bytes) -> None:
         """What the agent wants to know of one tensor; from any thread."""
