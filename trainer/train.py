@@ -73,7 +73,9 @@ class Trainer:
             sizes=self._start.sizes,
         )
         if config.memory.precision == "fp8":
-            text += ", fp8 " + ("in hardware" if precision.hardware(device) else "emulated")
+            # DTensors, which tensor parallel computes on, have no product in 8 bit.
+            native = precision.hardware(device) and self._start.sizes.tp == 1
+            text += ", fp8 " + ("in hardware" if native else "emulated")
         self._say(text)
         peak = peaks.peak(device, self._start.place, config)
         self._peak = peak.flops
