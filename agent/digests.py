@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import checkpointdir
 from harness import events as e
@@ -32,6 +32,7 @@ _MOST_ROWS = 4096
 _KEPT_BYTES = 4 << 20
 """Of one rank's digests."""
 _KEPT_LOOKS = 4096
+_DIGEST = struct.Struct("=Q")
 _ALONE = ("learnt", "hand")
 """Parts of one tensor each: which of them are replicas has to be found out."""
 _Whose = tuple[int, str, Runs]
@@ -48,20 +49,34 @@ class _Part:
     places: tuple[int, ...]
 
 
+class _Look(NamedTuple):
+    """What a rank had at its `number`-th look: `digests` are those of all tensors of `plan`, as
+    bytes. Thousands of looks are kept, and a number of Python's takes four times as much."""
+
+    plan: int
+    number: int
+    digests: bytes
+
+    def at(self, place: int) -> int:
+        """The digest of the tensor at that place of the plan."""
+        (digest,) = _DIGEST.unpack_from(self.digests, _DIGEST.size * place)
+        return int(digest)
+
+
 class _Rank:
     """What is known of one rank's digests."""
 
     def __init__(self) -> None:
         self.plans: dict[int, list[_Part]] = {}
         self.names: dict[int, list[str]] = {}
-        self.kept: deque[Values] = deque()
+        self.kept: deque[_Look] = deque()
         self.chain = Chain()
         self.size = 0
 
     def place(self, part: int, name: str, count: int | None) -> tuple[int, int] | None:
         """Plan, and place in it, of a tensor of `part`; as it was at look `count`, else the newest
         one."""
-        looked = {values.plan for values in self.kept if values.count == count}
+        looked = {look.plan for look in self.kept if look.number == count}
         for plan in sorted(self.plans, reverse=True):
             if count is not None and plan not in looked:
                 continue
@@ -73,10 +88,11 @@ class _Rank:
         return None
 
     def keep(self, values: Values) -> None:
-        self.kept.append(values)
-        self.size += 8 * len(values.digests)
+        digests = struct.pack(f"={len(values.digests)}Q", *values.digests)
+        self.kept.append(_Look(values.plan, values.count, digests))
+        self.size += len(digests)
         while (self.size > _KEPT_BYTES and len(self.kept) > 1) or len(self.kept) > _KEPT_LOOKS:
-            self.size -= 8 * len(self.kept.popleft().digests)
+            self.size -= len(self.kept.popleft().digests)
 
 
 class Digests:
@@ -201,11 +217,11 @@ class Digests:
         names: tuple[str, ...] = ()
         found: dict[tuple[int, ...], list[int]] = {}
         for rank, known in self._ranks.items() if order.attempt == self._attempt else ():
-            for values in known.kept:
-                for part in known.plans.get(values.plan, ()):
-                    if part.told.part == order.part and values.count == order.count:
-                        names = tuple(known.names[values.plan][place] for place in part.places)
-                        digests = tuple(values.digests[place] for place in part.places)
+            for look in known.kept:
+                for part in known.plans.get(look.plan, ()):
+                    if part.told.part == order.part and look.number == order.count:
+                        names = tuple(known.names[look.plan][place] for place in part.places)
+                        digests = tuple(map(look.at, part.places))
                         found.setdefault(digests, []).append(rank)
         answer = e.DigestsTold(
             node_rank=self._node_rank(),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import events as e
-from harness.agent import exposing, gpus, marks
+from harness.agent import exposing, gpus, marks, trimming
 from harness.agent.workers import Worker
 from harness.config import Job
 
@@ -24,4 +24,5 @@ def of_node(
         seen.watch(),
         marks.watch(workers, node_rank, report),
         exposing.expose(job, run_dir, node_rank, workers, seen, notice),
+        trimming.trim(),
     ]
