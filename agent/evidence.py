@@ -19,6 +19,8 @@ from harness.worker.assignment import stack_file
 
 _SERVER_SECONDS = 2.0
 _LAST_LINES = 20
+_COMPARED = 64
+"""Newest entries of a record that two looks are compared by."""
 _KEPT_LINES = 500
 _TAIL_BYTES = 256 * 1024
 _LINE_LIMIT = 500
@@ -322,7 +324,7 @@ def has_advanced(first: Look, second: Look) -> bool | None:
 
 
 def _states(collectives: tuple[Collective, ...]) -> tuple[tuple[int, str, bool], ...]:
-    last = collectives[-flight.MOST_ENTRIES :]
+    last = collectives[-_COMPARED:]
     return tuple((entry.record_id, entry.state, entry.retired) for entry in last)
 
 

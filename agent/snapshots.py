@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from harness.agent import flight, processes, stacks
 from harness.agent.workers import Snapshot, Worker
+from harness.wire.waiting import until_beat
 
 SHORTEST_SECONDS = 1.0
 STEADY_SECONDS = 2.0
@@ -19,6 +20,8 @@ _YOUNG_SECONDS = 60.0
 LONGEST_SECONDS = 60.0
 COST_FACTOR = 200.0
 _PATIENCE_SECONDS = 2.0
+_OVERLAP = 64
+"""Entries that are read once more for arrivals, as the page's count may lag behind."""
 _BEATING_NS = 1_500_000_000
 _BASE_COST = 1e-3
 _BYTE_COST = 5e-8
@@ -50,7 +53,7 @@ async def keep(workers: Callable[[], Collection[Worker]]) -> None:
     """Keep `snapshot` of all `workers` fresh, for ever."""
     known: dict[int, _Kept] = {}
     while True:
-        await asyncio.sleep(SHORTEST_SECONDS)
+        await asyncio.sleep(until_beat(SHORTEST_SECONDS))
         now = time.monotonic()
         living = {worker.pid: worker for worker in workers() if worker.guest and worker.alive}
         known = {
@@ -81,7 +84,7 @@ async def _take(due: Sequence[Worker], known: dict[int, _Kept]) -> None:
         kept = known[worker.pid]
         worker.snapshot = Snapshot(at=began, data=flight.newest_entries(data))
         fresh = kept.made - max(kept.before, 0)
-        worker.arrivals.note(flight.newest_entries(data, max(fresh, 0) + flight.MOST_ENTRIES))
+        worker.arrivals.note(flight.newest_entries(data, max(fresh, 0) + _OVERLAP))
         # What passed on the clock is no less than what it cost the rank and us, and on a busy
         # machine much more.
         cost = min(seconds, _BASE_COST + _BYTE_COST * len(data))

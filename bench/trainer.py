@@ -221,15 +221,37 @@ def expected(config: Config, ranks: int) -> float:
     return plan.fsdp2_states(here, dp=sizes.fsdp).total
 
 
+def passing(config: Config, ranks: int) -> float:
+    """Bytes of parameters and gradients on a rank that are there for a part of the step only, at
+    its fullest moment: the backward pass of a block.
+
+    What `fully_shard` gathers: of ZeRO-1 and 2 and under pipelining all parameters of the rank,
+    else the block in hand and the next one. Of the block in hand the gradients are whole, beside
+    them the buffer in single precision that is reduced, and Gloo reduces a copy of it where it is
+    to be scattered. DDP has no such bytes: its buckets are the gradients.
+    """
+    sizes, chosen = layout(config, ranks), config.parallel
+    if chosen.ddp:
+        return 0.0
+    here = model.parameter_count(config.model) / (sizes.tp * sizes.pp)
+    block = here / (config.model.layers / sizes.pp)
+    computed = 2 if config.memory.precision == "bf16" else 4
+    stays = chosen.zero in ("1", "2") or sizes.pp > 1
+    copies = 2 if sizes.fsdp > 1 else 1
+    return computed * (here if stays else 2 * block) + (computed + 4 * copies) * block
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One layout: both measurements of all ranks, and bytes of states by the plan."""
+    """One layout: both measurements of all ranks, bytes of states by the plan, and of what passes
+    (`passing`)."""
 
     what: str
     config: Config
     times: list[Measured]
     memory: list[Held]
     plan: float
+    passing: float
 
     @property
     def peak(self) -> int:
@@ -247,6 +269,7 @@ def row(name: str, ranks: int, rounds: int) -> Row:
         memory=[Held(**one) for one in run(ranks, lambda r, n: held(r, n, larger))],
         times=[Measured(**one) for one in run(ranks, lambda r, n: timings(r, n, flags, rounds))],
         plan=expected(config, ranks),
+        passing=passing(config, ranks),
     )
 
 
@@ -267,10 +290,12 @@ def told(row: Row, ddp: Row | None) -> str:
     cells += [f"{cpu / mean('plain_cpu'):.2f}"]
     cells += [f"{statistics.mean(m.bubble for m in row.times):.2f}" if piped else ""]
     cells += [f"{max(m.states for m in row.memory) / MIB:.1f}", f"{row.plan / MIB:.1f}"]
-    cells += [f"{row.peak / MIB:.0f}"]
+    cells += [f"{row.passing / MIB:.0f}", f"{row.peak / MIB:.0f}"]
+    cells += [f"{(row.peak - row.plan - row.passing) / MIB:.0f}"]
     if ddp is not None and ddp is not row:
-        cells += [f"{(ddp.peak - row.peak) / MIB:.0f}", f"{(ddp.plan - row.plan) / MIB:.0f}"]
-    return "| " + " | ".join(cells) + " |" + " |" * (11 - len(cells))
+        less = ddp.plan + ddp.passing - row.plan - row.passing
+        cells += [f"{(ddp.peak - row.peak) / MIB:.0f}", f"{less / MIB:.0f}"]
+    return "| " + " | ".join(cells) + " |" + " |" * (13 - len(cells))
 
 
 def report(options: argparse.Namespace, rows: dict[str, Row], load: float) -> str:
@@ -293,13 +318,17 @@ def report(options: argparse.Namespace, rows: dict[str, Row], load: float) -> st
             "",
             f"Memory, of {large:,} parameters, built on the meta device but for DDP: states are "
             "parameters, gradients and optimizer state of the fullest rank at rest, and what "
-            "`harness.plan` says. Peak is the most memory beyond what the process held before, in "
-            "two steps: activations, gathered blocks and buffers too. Below DDP: how much less the "
-            "peak is than that of DDP, and how much less the states by the plan.",
+            "`harness.plan` says. Passing is what the layout makes whole for a part of the step: "
+            "the parameters that fully_shard gathers (all of the rank's in ZeRO-1 and 2 and under "
+            "pipelining, else those of two blocks), and the gradients of one block with the "
+            "buffers they are reduced in. Peak is the most memory beyond what the process held "
+            "before, in two steps, and rest what neither states nor passing account for: "
+            "activations, and what the allocator keeps. Below DDP: how much less the peak is than "
+            "that of DDP, and how much less it is by the formulas, states and passing together.",
             "",
             "| layout | step s | x DDP | CPU s | x DDP | idle in pp | states MiB | plan MiB "
-            "| peak MiB | below DDP MiB | plan MiB |",
-            "|---|---|---|---|---|---|---|---|---|---|---|",
+            "| passing MiB | peak MiB | rest MiB | below DDP MiB | by formulas MiB |",
+            "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
             *(told(row, rows.get("ddp")) for row in rows.values()),
             "",
         ]

@@ -269,12 +269,16 @@ def count_gpus(python: str) -> int:
     import subprocess
 
     question = "import torch; print(torch.cuda.device_count())"
-    answer = subprocess.run(
-        [python, "-c", question], capture_output=True, text=True, check=False, timeout=120
-    )
-    if answer.returncode != 0:
-        why = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise PlacementError(
-            f"--nproc-per-node: GPUs cannot be counted: {why}", help="give a number instead"
+    try:
+        answer = subprocess.run(
+            [python, "-c", question], capture_output=True, text=True, check=False, timeout=120
         )
-    return int(answer.stdout)
+    except subprocess.TimeoutExpired:
+        why = "PyTorch did not answer within 120 s; is the driver stuck?"
+    else:
+        if answer.returncode == 0:
+            return int(answer.stdout)
+        why = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+    raise PlacementError(
+        f"--nproc-per-node: GPUs cannot be counted: {why}", help="give a number instead"
+    )

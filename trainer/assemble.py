@@ -42,7 +42,7 @@ def assemble(config: Config, sizes: Layout, device: torch.device, tokens: int) -
     """Needs the process group. `tokens` are those of the global batch."""
     meshes = mesh.build(device, sizes, experts=bool(config.experts.experts))
     held = parallelize.positions(meshes, config)
-    parts = [_part(config, span, held) for span in _spans(config, meshes, sizes)]
+    parts = [_part(config, stage, held) for stage in _stages(config, meshes, sizes)]
     float8 = None
     if config.memory.precision == "fp8":
         float8 = precision.to_float8(list(parts), config.model.layers)
@@ -55,7 +55,7 @@ def assemble(config: Config, sizes: Layout, device: torch.device, tokens: int) -
         parallelize.parallelize(part, meshes, config)
         if config.memory.meta_init:
             part.to_empty(device="cpu" if config.parallel.offload else device)
-            part.fill_buffers()
+            part.fill_buffers(device)
             model.initialise(part, config.model, config.run.seed)
     fp16 = config.memory.precision == "fp16"
     scale = LossScale(value=config.memory.loss_scale if fp16 else 1.0, dynamic=fp16)
@@ -85,16 +85,24 @@ def assemble(config: Config, sizes: Layout, device: torch.device, tokens: int) -
     )
 
 
-def _spans(config: Config, meshes: Meshes, sizes: Layout) -> list[tuple[int, int]]:
-    """First and last (exclusive) block of every stage on this rank."""
+def _stages(config: Config, meshes: Meshes, sizes: Layout) -> list[int]:
+    """Numbers of the stages on this rank."""
+    count, rank = len(stage_sizes(config)), meshes.dense.get_local_rank("pp")
+    if count == sizes.pp:
+        return [rank]
+    return pipeline.stages_of(rank, sizes.pp, count, config.parallel.schedule)
+
+
+def _part(config: Config, stage: int, held: torch.Tensor | None) -> Transformer:
     stages = stage_sizes(config)
-    rank = meshes.dense.get_local_rank("pp")
-    numbers = pipeline.stages_of(rank, sizes.pp, len(stages), config.parallel.schedule)
-    if len(stages) == sizes.pp:
-        numbers = [rank]
-    return [pipeline.stage_layers(number, stages) for number in numbers]
-
-
-def _part(config: Config, span: tuple[int, int], held: torch.Tensor | None) -> Transformer:
+    first, last = pipeline.stage_layers(stage, stages)
     with torch.device("meta" if config.memory.meta_init else "cpu"):
-        return Transformer(config.model, *span, experts=config.experts, positions=held)
+        return Transformer(
+            config.model,
+            first,
+            last,
+            begins=stage == 0,
+            ends=stage == len(stages) - 1,
+            experts=config.experts,
+            positions=held,
+        )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.trainer.config import (
+    HALVED,
     SINGLE,
     V_SHAPED,
     Config,
@@ -44,11 +45,17 @@ def stage_sizes(config: Config) -> list[int]:
                 "stages"
             )
         return [layers // count] * count
+    if config.parallel.pp == 1:
+        raise ConfigError(f"--stage-layers {given} needs --pp 2 or more")
     parts = given.split(",")
     sizes = [int(part) for part in parts if part.strip().isdecimal()]
     if len(sizes) != len(parts) or len(sizes) != count or sum(sizes) != layers:
         raise ConfigError(
             f"--stage-layers {given}: give {count} numbers that sum to {layers} layers"
+        )
+    if 0 in sizes[1:-1]:
+        raise ConfigError(
+            f"--stage-layers {given}: only the first and the last stage have more than blocks"
         )
     return sizes
 
@@ -69,7 +76,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         lambda c: c.parallel.schedule != "gpipe" and c.parallel.micro_batches < c.parallel.pp,
-        "--micro-batches {p.micro_batches}: 1F1B over {p.pp} stages needs at least {p.pp}",
+        "--micro-batches {p.micro_batches}: {p.schedule} over --pp {p.pp} needs at least {p.pp}",
     ),
     Rule(
         lambda c: c.parallel.pp == 1 and c.parallel.schedule != "1f1b",
@@ -171,8 +178,25 @@ RULES: tuple[Rule, ...] = (
         "--recompute selective with --experts: the tokens' way would be taken twice; use full",
     ),
     Rule(
+        lambda c: c.memory.recompute == "selective" and c.parallel.schedule in HALVED,
+        "--recompute selective with --schedule {p.schedule}: its backward pass comes in two "
+        "halves, and what was kept may be used once; use full",
+    ),
+    Rule(
+        lambda c: not c.experts.experts and c.experts.shared,
+        "--shared-expert needs --experts",
+    ),
+    Rule(
+        lambda c: not c.experts.experts and c.experts.capacity > 0,
+        "--capacity {e.capacity} needs --experts",
+    ),
+    Rule(
         lambda c: c.optim.warmup > c.optim.steps,
         "--warmup {o.warmup}: there are only {o.steps} steps",
+    ),
+    Rule(
+        lambda c: c.optim.decay_steps > 0 and c.optim.decay != "wsd",
+        "--decay-steps {o.decay_steps} is for --decay wsd; {o.decay} takes all steps that are left",
     ),
     Rule(
         lambda c: c.optim.decay_steps > c.optim.steps - c.optim.warmup,
@@ -233,7 +257,8 @@ def layout(config: Config, world_size: int) -> Layout:
     beside = p.dp_shard * p.cp * p.tp
     if beside % p.ep:
         raise ConfigError(
-            f"--ep {p.ep}: dp_shard {p.dp_shard} x cp {p.cp} x tp {p.tp} is not a multiple of it"
+            f"--ep {p.ep}: its ranks come from dp_shard {p.dp_shard} x cp {p.cp} x tp {p.tp}, "
+            "which is not a multiple of it; give more --dp-shard"
         )
     return Layout(
         pp=p.pp,

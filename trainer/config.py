@@ -19,6 +19,8 @@ SINGLE = ("1f1b", "gpipe")
 """Schedules with one stage on a rank."""
 V_SHAPED = ("zbv", "dualpipe-v")
 """Those that go down the ranks and back up: the first rank has the first and the last stage."""
+HALVED = ("zero-bubble", "zbv", "dualpipe-v")
+"""Those that take the gradient of the weights later than that of the input."""
 
 
 class ConfigError(Exception):
@@ -26,7 +28,7 @@ class ConfigError(Exception):
 
 
 def _opt(default: Any, text: str, **limits: Any) -> Any:
-    """A field with its help text; limits: flag, least, above, most, choices."""
+    """A field with its help text; limits: flag, least, above, below, most, choices."""
     return field(default=default, metadata={"help": text, **limits})
 
 
@@ -101,7 +103,8 @@ class Parallel:
         0, "stages on a pipeline rank, where the schedule has several; 0: 2", least=0
     )
     stage_layers: str = _opt(
-        "", "blocks of each stage with commas between, to even out embedding and head"
+        "",
+        "blocks of each stage with commas between, to even out embedding and head; ends may have 0",
     )
     cp: int = _opt(1, "context-parallel ranks, which share every sequence", least=1)
     cp_method: str = _opt(
@@ -143,8 +146,8 @@ class Optim:
     noise_every: int = _opt(
         0, "steps between estimates of the gradient noise scale; 0: none", least=0
     )
-    beta1: float = _opt(0.9, "AdamW: decay of the mean", least=0.0, most=1.0)
-    beta2: float = _opt(0.95, "AdamW: decay of the mean square", least=0.0, most=1.0)
+    beta1: float = _opt(0.9, "AdamW: decay of the mean", least=0.0, below=1.0)
+    beta2: float = _opt(0.95, "AdamW: decay of the mean square", least=0.0, below=1.0)
     eps: float = _opt(1e-8, "AdamW: added to the denominator", above=0.0)
     weight_decay: float = _opt(0.1, "AdamW: decay of matrices (never of norms)", least=0.0)
     clip: float = _opt(1.0, "largest gradient norm over the whole mesh; 0: no limit", least=0.0)

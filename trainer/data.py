@@ -47,9 +47,8 @@ def tokens(path: str, vocab: int) -> torch.Tensor:
         raise ConfigError(f"--data {path}: {error.strerror}") from None
     found = mapped(Path(path)) if ready else Tokens(_as_tokens(corpus(path)), VOCAB)
     if found.vocab > vocab:
-        raise ConfigError(
-            f"--vocab {vocab}: --data {path} has {found.vocab} kinds of tokens; use that"
-        )
+        what = f"--data {path}" if path else "the text"
+        raise ConfigError(f"--vocab {vocab}: {what} has {found.vocab} kinds of tokens; use that")
     return found.values
 
 

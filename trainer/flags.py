@@ -45,6 +45,8 @@ def _coerce(f: dataclasses.Field[Any], kind: Any, value: object, where: str) -> 
             raise ConfigError(f"{where} must be at least {limits['least']:g}, not {value:g}")
         if "above" in limits and value <= limits["above"]:
             raise ConfigError(f"{where} must be above {limits['above']:g}, not {value:g}")
+        if "below" in limits and value >= limits["below"]:
+            raise ConfigError(f"{where} must be below {limits['below']:g}, not {value:g}")
         if "most" in limits and value > limits["most"]:
             raise ConfigError(f"{where} must be at most {limits['most']:g}, not {value:g}")
     if "choices" in limits and value not in limits["choices"]:

@@ -104,7 +104,8 @@ class TiedHead(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Blocks `first` to `last` (exclusive), with the embedding and head where they belong."""
+    """Blocks `first` to `last` (exclusive), none if they are the same, with the embedding and head
+    where they belong."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -115,18 +116,21 @@ class Transformer(nn.Module):
         first: int = 0,
         last: int | None = None,
         *,
+        begins: bool = True,
+        ends: bool = True,
         experts: Experts | None = None,
         positions: torch.Tensor | None = None,
     ) -> None:
-        """`positions` are the tokens of a sequence that come here; None: all."""
+        """`begins` with the embedding, `ends` with the head; `positions` are the tokens of a
+        sequence that come here; None: all."""
         super().__init__()
         mixture = experts or Experts()
         last = config.layers if last is None else last
-        self.embed = nn.Embedding(config.vocab, config.d_model) if first == 0 else None
+        self.embed = nn.Embedding(config.vocab, config.d_model) if begins else None
         self.layers = nn.ModuleDict({str(i): Block(config, mixture) for i in range(first, last)})
         self.norm: nn.Module | None = None
         self.head: nn.Module | None = None
-        if last == config.layers:
+        if ends:
             self.norm = nn.RMSNorm(config.d_model, eps=1e-6)
             self.head = (
                 TiedHead() if config.tied else nn.Linear(config.d_model, config.vocab, bias=False)
@@ -145,13 +149,13 @@ class Transformer(nn.Module):
         return angles.cos(), angles.sin()
 
     @torch.no_grad()
-    def fill_buffers(self) -> None:
-        """What to_empty has left undefined."""
-        for buffer, value in zip((self.cos, self.sin), self._rotation(), strict=True):
-            buffer.copy_(value)
+    def fill_buffers(self, device: torch.device) -> None:
+        """What to_empty has left undefined. Buffers are on the device also where parameters rest in
+        the CPU's memory."""
+        self.cos, self.sin = (value.to(device) for value in self._rotation())
         for module in self.modules():
             if isinstance(module, Mixture):
-                module.bias.zero_()
+                module.bias = torch.zeros_like(module.bias, device=device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Tokens (batch, seq) or activations (batch, seq, d_model) to activations or logits."""

@@ -70,7 +70,7 @@ class Mixture(nn.Module):
         self.loads = torch.zeros(experts.experts + 1, device="cpu")
         """Tokens for each expert in this step so far, and those that found no place."""
         self.loss_scale = 0.0
-        """What the balance loss of one sequence counts: 1 / sequences of a step."""
+        """What the balance loss of a sequence counts: 1 / sequences of a step, from the runner."""
         self.group: dist.ProcessGroup | None = None
         """The ranks that the experts are spread over."""
         self.sequence_groups: list[dist.ProcessGroup] = []
@@ -176,15 +176,16 @@ def mixtures(parts: Iterable[nn.Module]) -> dict[int, Mixture]:
 
 
 @torch.no_grad()
-def settle(parts: list[nn.Module], layers: int) -> tuple[float, float]:
+def settle(
+    parts: list[nn.Module], layers: int, experts: int, device: torch.device
+) -> tuple[float, float]:
     """At the end of a step: even the loads by the bias, if that is the way, and begin anew.
 
     Returns the load of the fullest expert over the mean one (of the worst layer), and the share of
     choices that found no place. One all-reduce over all ranks.
     """
-    here = mixtures(parts)
-    first = next(iter(here.values()))
-    table = torch.zeros(layers, len(first.loads), device=first.loads.device)
+    here = mixtures(parts)  # none on a pipeline stage without blocks
+    table = torch.zeros(layers, experts + 1, device=device)
     for number, mixture in here.items():
         table[number] = mixture.loads
         mixture.loads.zero_()

@@ -88,16 +88,12 @@ def tensor_parallel(model: Transformer, tp: DeviceMesh, experts: Experts) -> Non
     parallelize_module(model, tp, plan, src_data_rank=None)
 
 
-def expert_parallel(model: Transformer, meshes: Meshes, *, sequences: int) -> None:
-    """Tell every mixture its groups, and leave on this rank the experts that belong here.
-
-    `sequences` are those of a step, over which the balance loss is averaged.
-    """
+def expert_parallel(model: Transformer, meshes: Meshes) -> None:
+    """Tell every mixture its groups, and leave on this rank the experts that belong here."""
     over = [meshes.dense["tp"]] if meshes.dense["tp"].size() > 1 else []
     if meshes.data is not None:
         over.append(meshes.data["cp"])
     for mixture in mixtures([model]).values():
-        mixture.loss_scale = 1 / sequences
         mixture.sequence_groups = [mesh.get_group() for mesh in over]
         if meshes.sparse is None:
             continue
@@ -161,7 +157,7 @@ def parallelize(model: Transformer, meshes: Meshes, config: Config) -> None:
     if meshes.dense["tp"].size() > 1:
         tensor_parallel(model, meshes.dense["tp"], config.experts)
     if config.experts.experts:
-        expert_parallel(model, meshes, sequences=config.data.global_batch)
+        expert_parallel(model, meshes)
     if not config.parallel.ddp:
         data_parallel(model, meshes, config)
 

@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harness.trainer.config import V_SHAPED, Config
 from harness.trainer.model import Transformer
+from harness.trainer.moe import mixtures
 from harness.trainer.precision import LossScale
 
 Probe = Callable[[], None]
@@ -100,6 +101,17 @@ class Runner:
     ) -> torch.Tensor:
         raise NotImplementedError
 
+    @property
+    def _averaged(self) -> int:
+        """What DDP divides gradients by; all others sum them."""
+        return self.ddp.process_group.size() if self.ddp is not None else 1
+
+    def _weigh_balance(self) -> None:
+        """Give the balance loss, which joins the gradients inside the model, what the loss of the
+        tokens gets."""
+        for mixture in mixtures(self.parts).values():
+            mixture.loss_scale = self.scale.value * self._averaged / self.config.data.global_batch
+
     def _vocab_parallel(self) -> AbstractContextManager[None]:
         return loss_parallel() if self.mesh["tp"].size() > 1 else contextlib.nullcontext()
 
@@ -123,13 +135,13 @@ class Accumulate(Runner):
         self, inputs: torch.Tensor, targets: torch.Tensor, probe: Probe | None = None
     ) -> torch.Tensor:
         count, losses = self.config.parallel.micro_batches, []
+        self._weigh_balance()
         pairs = list(zip(inputs.chunk(count), targets.chunk(count), strict=True))
         for i, (x, y) in enumerate(pairs):
             early = probe is not None and i == 0
             with self._reducing(i, count, early=early), self._vocab_parallel():
                 loss = self._scaled((self.ddp or self.parts[0])(x), y)
-                # DDP averages: the loss is multiplied by what it will be divided by.
-                times = self.ddp.process_group.size() if self.ddp is not None else 1
+                times = self._averaged
                 torch.autograd.backward(loss * times if times > 1 else loss)
             losses.append(_plain(loss))
             if i == 0 and probe is not None:
@@ -200,6 +212,7 @@ class Pipelined(Runner):
     ) -> torch.Tensor:
         assert probe is None
         losses: list[torch.Tensor] = []
+        self._weigh_balance()
         for stage in self._stages:
             stage.seconds = 0.0
         with self._vocab_parallel():

@@ -149,8 +149,6 @@ def taken(row: Row, device: torch.device) -> Taken:
     sizes, source = layout(config, row.ranks), batches(config)
     made = assemble(config, sizes, device, source.tokens_per_step)
     scale = made.scale.value
-    for mixture in moe.mixtures(made.parts).values():
-        mixture.loss_scale = scale / config.data.global_batch
     inputs, targets = source.batch(0, made.meshes.dp_rank(), sizes.dp)
     share = made.runner(made.here(inputs).to(device), made.here(targets).to(device))
     gradients = _gathered(made, {n: _whole(g) / scale for n, g in _gradients(made)}, rank)

@@ -73,7 +73,9 @@ class Trainer:
             sizes=self._start.sizes,
         )
         if config.memory.precision == "fp8":
-            text += ", fp8 " + ("in hardware" if precision.hardware(device) else "emulated")
+            # DTensors, which tensor parallel computes on, have no product in 8 bit.
+            native = precision.hardware(device) and self._start.sizes.tp == 1
+            text += ", fp8 " + ("in hardware" if native else "emulated")
         self._say(text)
         peak = peaks.peak(device, self._start.place, config)
         self._peak = peak.flops
@@ -139,8 +141,6 @@ class Trainer:
         probed = bool(every) and step % every == 0
         scale = made.scale.value
         facts |= {"loss_scale": scale} if made.scale.dynamic else {}
-        for mixture in moe.mixtures(made.parts).values():
-            mixture.loss_scale = scale / config.data.global_batch
         began = time.perf_counter()
         share = made.runner(inputs, targets, probe if probed else None)
         facts["run"] = time.perf_counter() - began
@@ -163,7 +163,9 @@ class Trainer:
             self._optimizer.step()
         self._optimizer.zero_grad()
         if config.experts.experts:
-            facts["expert_load"], facts["dropped"] = moe.settle(made.modules, config.model.layers)
+            facts["expert_load"], facts["dropped"] = moe.settle(
+                made.modules, config.model.layers, config.experts.experts, device
+            )
         if made.float8 is not None:
             made.float8.settle(device)
         self._step, self._position = step, self._position + config.data.global_batch

@@ -10,6 +10,8 @@ from harness.errors import LayoutError
 
 _COUNT = Whole(least=1)
 _AMOUNT = Number(above=0)
+_MOST_DRAWN = 20_000
+"""Forward passes of a schedule: beyond that a line is wider than any screen."""
 
 
 @click.command("plan", cls=ReadingCommand, context_settings=SETTINGS)
@@ -48,14 +50,14 @@ _AMOUNT = Number(above=0)
     "--chunks",
     type=_COUNT,
     metavar="N",
-    help="Stages on a pipeline rank.  [default: 2 if interleaved, else 1]",
+    help="Stages on a pipeline rank.  [default: 1, or 2 where the schedule has several]",
 )
 @click.option(
     "--schedule",
     is_flag=False,
     flag_value="1f1b",
     metavar="[NAME]",
-    help="Draw it: gpipe, 1f1b, interleaved or zero-bubble.",
+    help="Draw it: gpipe, 1f1b, interleaved, looped-bfs, zero-bubble, zbv or dualpipe-v.",
 )
 @click.option(
     "--tokens-per-s", type=_AMOUNT, metavar="X", help="A measured speed: what is its MFU?"
@@ -151,14 +153,20 @@ def _check_axes(heads: int, gpus: int, tp: int | None, pp: int | None) -> None:
 
 def _draw(name: str, pp: int, micro_batches: int, chunks: int | None, as_json: bool) -> None:
     """The schedule as text, with the bubble that it has and the formula's."""
-    from harness.plan import pipeline
+    from harness.plan import orders, pipeline
 
-    known = next((each for each in pipeline.SCHEDULES if each == name), None)
+    known = next((each for each in orders.SCHEDULES if each == name), None)
     if known is None:
         raise LayoutError(
-            f"no schedule is called {name!r}", help=f"there are {', '.join(pipeline.SCHEDULES)}"
+            f"no schedule is called {name!r}", help=f"there are {', '.join(orders.SCHEDULES)}"
         )
-    parts = chunks or (2 if known == "interleaved" else 1)
+    parts = chunks or orders.default_chunks(known)
+    if pp * micro_batches * parts > _MOST_DRAWN:
+        raise LayoutError(
+            f"--pp {pp} x --micro-batches {micro_batches} x {parts} stages a rank are too many to "
+            "draw",
+            help=f"at most {_MOST_DRAWN:,} passes; a smaller one looks alike",
+        )
     try:
         line = pipeline.timeline(known, stages=pp, micro_batches=micro_batches, chunks=parts)
     except ValueError as error:
@@ -188,9 +196,9 @@ def _draw(name: str, pp: int, micro_batches: int, chunks: int | None, as_json: b
         f"{known}: bubble {line.bubble:.3f}, (p-1)/(vm+p-1) = {formula:.3f}; "
         f"rank 0 holds the activations of {line.in_flight} forward passes at most"
     )
-    legend = "F forward, B backward"
-    if known == "zero-bubble":
-        legend = "F forward, I backward for the input, W for the weights"
+    kinds = {piece.kind for rank in line.ranks for piece in rank}
+    legend = "F forward" + (", B backward" if "B" in kinds else "")
+    legend += ", I backward for the input, W for the weights" if "I" in kinds else ""
     if parts > 1:
         legend += "; small letters: further stages of the rank"
     click.echo(legend)

@@ -19,7 +19,8 @@ from harness.plan.memory import (
     model_states,
 )
 from harness.plan.models import GPUS, MODELS, Gpu, Model, gpu, known
-from harness.plan.pipeline import SCHEDULES, Piece, Timeline, bubble, drawn, timeline
+from harness.plan.orders import SCHEDULES, Schedule
+from harness.plan.pipeline import Piece, Timeline, bubble, drawn, timeline
 from harness.plan.speed import (
     Batch,
     against_critical,
@@ -53,6 +54,7 @@ __all__ = [
     "Link",
     "Model",
     "Piece",
+    "Schedule",
     "States",
     "Timeline",
     "advise",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.errors import LayoutError
-from harness.plan import memory, pipeline, traffic
+from harness.plan import memory, pipeline, speed, traffic
 from harness.plan.memory import RECOMPUTE, Recompute
 from harness.plan.models import Gpu, Model
 
@@ -76,6 +76,14 @@ class Layout:
         return f"{said}, ZeRO-{self.zero}" if self.zero else said
 
 
+def work_per_token(job: Job) -> float:
+    """FLOPs that the model needs for a token, attention included: half of all pairs are masked."""
+    model = job.model
+    return speed.flops_per_token(
+        model.parameters, layers=model.layers, hidden=model.hidden, seq=job.seq / 2
+    )
+
+
 def _logits(job: Job, tp: int, micro_batch: int) -> float:
     """Logits and their gradient in single precision on the last stage, split by vocabulary."""
     return 2 * 4 * job.seq * micro_batch * job.model.vocab / tp
@@ -138,7 +146,7 @@ def judge(
         states += 2 * 4 * model.parameters / (tp * model.layers)
     again = 8 / 6 if recompute == "full" else 1.0
     tokens = job.seq * job.batch
-    even = 6 * again * model.parameters * tokens / (job.gpus * gpu.flops * KERNELS)
+    even = again * work_per_token(job) * tokens / (job.gpus * gpu.flops * KERNELS)
     compute = even * _uneven(model, pp)
     shared = traffic.tensor_parallel_traffic(
         seq=job.seq, batch=micro_batch, hidden=model.hidden, layers=model.layers, tp=tp
@@ -227,7 +235,7 @@ def advise(job: Job, *, tp: int | None = None, pp: int | None = None) -> Advice:
         raise LayoutError(
             f"{job.model.name} does not fit: the leanest layout ({least.name}, {least.recompute} "
             f"recomputation) needs {least.bytes / 1e9:.0f} GB on a GPU, {room / 1e9:.0f} are there",
-            help="more GPUs, larger ones, or shorter sequences",
+            help="more GPUs, larger ones, or shorter sequences; context parallel is not planned",
         )
     as_fast = [one for one in fits if one.seconds <= ALIKE * fits[0].seconds]
     best = min(as_fast, key=_cuts)

@@ -5,14 +5,11 @@ one for the gradient of the input (I), which the stage before waits for, one for
 (W), which nobody does.
 """
 
-from collections.abc import Iterator
+from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, get_args
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
-Kind = Literal["F", "B", "I", "W"]
+from harness.plan.orders import Kind, Schedule, Work, check, order, place_of
 
 
 def bubble(stages: int, micro_batches: int, *, chunks: int = 1) -> float:
@@ -64,77 +61,30 @@ class Timeline:
         return most
 
 
-Work = tuple[Kind, int, int]  # kind, micro-batch, chunk
-
-
-def _one_f_one_b(rank: int, stages: int, micro_batches: int) -> Iterator[Work]:
-    warm = min(micro_batches, stages - 1 - rank)
-    for i in range(warm):
-        yield "F", i, 0
-    for i in range(micro_batches - warm):
-        yield "F", warm + i, 0
-        yield "B", i, 0
-    for i in range(micro_batches - warm, micro_batches):
-        yield "B", i, 0
-
-
-def _interleaved(rank: int, stages: int, micro_batches: int, chunks: int) -> Iterator[Work]:
-    """Megatron's order: `stages` micro-batches through each chunk in turn."""
-    total = micro_batches * chunks
-
-    def work(kind: Kind, number: int) -> Work:
-        turn, place = divmod(number, stages * chunks)
-        chunk, offset = divmod(place, stages)
-        return kind, turn * stages + offset, chunk if kind == "F" else chunks - 1 - chunk
-
-    warm = min(total, (stages - rank - 1) * 2 + (chunks - 1) * stages)
-    for i in range(warm):
-        yield work("F", i)
-    for i in range(total - warm):
-        yield work("F", warm + i)
-        yield work("B", i)
-    for i in range(total - warm, total):
-        yield work("B", i)
-
-
-def _orders(schedule: Schedule, stages: int, micro_batches: int, chunks: int) -> list[list[Work]]:
-    if schedule == "interleaved":
-        return [list(_interleaved(r, stages, micro_batches, chunks)) for r in range(stages)]
-    if schedule == "gpipe":
-        every = range(micro_batches)
-        return [[("F", i, 0) for i in every] + [("B", i, 0) for i in every]] * stages
-    orders = [list(_one_f_one_b(rank, stages, micro_batches)) for rank in range(stages)]
-    if schedule == "zero-bubble":
-        return [[("I" if k == "B" else k, i, c) for k, i, c in order] for order in orders]
-    return orders
-
-
 _LASTS: dict[Kind, int] = {"F": 1, "B": 2, "I": 1, "W": 1}
 
 
 def timeline(schedule: Schedule, *, stages: int, micro_batches: int, chunks: int = 1) -> Timeline:
     """Run a schedule on paper: every piece begins as soon as its rank and its input are there.
 
-    `chunks` are the stages of each rank (interleaved only; each takes 1 / chunks of the time). In
-    zero-bubble, after ZB-H1 of Qi et al. 2023 (arXiv:2401.10241), a rank works on weight
-    gradients while it would wait, and before it would hold more than `stages` micro-batches.
-    ValueError: sizes that the schedule cannot have.
+    `stages` are the ranks of the pipeline, `chunks` the stages of each rank, each of which takes
+    1 / chunks of the time. In zero-bubble of one stage a rank, after ZB-H1 of Qi et al. 2023
+    (arXiv:2401.10241), a rank works on weight gradients while it would wait, and before it would
+    hold more than `stages` micro-batches. ValueError: sizes that the schedule cannot have.
     """
-    if schedule != "interleaved" and chunks != 1:
-        raise ValueError(f"{schedule} has one stage on a rank, not {chunks}")
-    if schedule == "interleaved" and micro_batches % stages:
-        raise ValueError(f"interleaved needs micro-batches in multiples of {stages} stages")
+    check(schedule, stages, micro_batches, chunks)
     done: dict[tuple[Kind, int, int], Fraction] = {}  # kind, micro-batch, place in the pipeline
-    orders = _orders(schedule, stages, micro_batches, chunks)
+    orders = [deque(order(schedule, rank, stages, micro_batches, chunks)) for rank in range(stages)]
+    free = schedule == "zero-bubble" and chunks == 1
     ranks: list[list[Piece]] = [[] for _ in orders]
-    later: list[list[Work]] = [[] for _ in orders]  # weight gradients that may still wait
+    later: list[deque[Work]] = [deque() for _ in orders]  # weight gradients that may still wait
     held = [0] * stages  # micro-batches in flight
     places = stages * chunks
 
     def ready(rank: int, work: Work) -> Fraction | None:
         """When its input is there; None: not known yet."""
         kind, i, chunk = work
-        place = chunk * stages + rank
+        place = place_of(schedule, rank, chunk, stages)
         if kind == "F":
             return Fraction(0) if place == 0 else done.get(("F", i, place - 1))
         if kind == "W":
@@ -147,30 +97,29 @@ def timeline(schedule: Schedule, *, stages: int, micro_batches: int, chunks: int
         held[rank] += _HOLDS[kind]
         ranks[rank].append(Piece(kind=kind, micro_batch=i, chunk=chunk, begin=begin, end=end))
         if kind != "W":
-            done["F" if kind == "F" else "B", i, chunk * stages + rank] = end
-        if kind == "I":
+            done["F" if kind == "F" else "B", i, place_of(schedule, rank, chunk, stages)] = end
+        if kind == "I" and free:
             later[rank].append(("W", i, chunk))
 
     def advance(rank: int) -> bool:
         """Run the rank's next piece, if it can be known when."""
-        order, waiting = orders[rank], later[rank]
+        todo, waiting = orders[rank], later[rank]
         now = ranks[rank][-1].end if ranks[rank] else Fraction(0)
-        if not order:
+        if not todo:
             if waiting:
-                put(rank, waiting.pop(0), now)
+                put(rank, waiting.popleft(), now)
                 return True
             return False
-        full = order[0][0] == "F" and held[rank] >= stages
-        at = ready(rank, order[0])
+        full = free and todo[0][0] == "F" and held[rank] >= stages
+        at = ready(rank, todo[0])
         if waiting and (full or (at is not None and at > now)):
-            put(rank, waiting.pop(0), now)
+            put(rank, waiting.popleft(), now)
         elif at is not None:
-            put(rank, order.pop(0), max(now, at))
+            put(rank, todo.popleft(), max(now, at))
         else:
             return False
         return True
 
-    orders = [list(order) for order in orders]
     while any([advance(rank) for rank in range(stages)]):
         pass
     return Timeline(ranks=tuple(tuple(rank) for rank in ranks))

@@ -136,7 +136,7 @@ def answer(q: Question) -> Plan:
 def as_json(plan: Plan) -> dict[str, Any]:
     """Plain values: bytes, seconds, tokens and shares."""
     q = plan.question
-    per_token = speed.flops_per_token(q.job.model.parameters)
+    per_token = layout.work_per_token(q.job)
 
     def told(one: layout.Layout) -> dict[str, Any]:
         used = per_token * q.job.batch * q.job.seq / one.seconds / (q.job.gpus * q.job.gpu.flops)

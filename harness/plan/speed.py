@@ -9,7 +9,9 @@ SUSPICIOUS = 0.6
 """No published training of a dense model reached an MFU above this."""
 
 
-def flops_per_token(parameters: float, *, layers: int = 0, hidden: int = 0, seq: int = 0) -> float:
+def flops_per_token(
+    parameters: float, *, layers: int = 0, hidden: int = 0, seq: float = 0
+) -> float:
     """6 FLOPs a parameter, forward and backward, and 12 layers x hidden x seq for attention when
     a shape is given. Chowdhery et al. 2022, arXiv:2204.02311, appendix B."""
     return 6 * parameters + 12 * layers * hidden * seq

@@ -48,7 +48,7 @@ from harness.recovery.watching import most_entries, watch, watch_by_ns
 from harness.state import AttemptState, Collection, RunState
 from harness.topology import ranks_name, ranks_text
 
-_MOST_AT_AN_END = 64
+_MOST_AT_AN_END = 256
 """Entries of each rank's records. Asked for once, so they may be more than those of a look."""
 
 

@@ -65,7 +65,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
         case e.PulsesRead():  # nearly all that comes
             pulses.read(state, stamp, event)
-        case e.EvidenceTaken():  # of thousands of ranks at once
+        case e.EvidenceTaken() | e.EvidenceOfNode():  # of thousands of ranks at once
             _evidence_taken(state, stamp, event)
         case e.RunStarted():
             _run_started(state, stamp, event)
@@ -142,11 +142,14 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             assert_never(event)
 
 
-def _evidence_taken(state: RunState, stamp: e.Stamp, event: e.EvidenceTaken) -> None:
-    rank = _rank(state, stamp.attempt, event.rank)
-    if rank is not None:
-        rank.evidence = event
-        rank.refs["evidence"] = (stamp.source, stamp.seq)
+def _evidence_taken(
+    state: RunState, stamp: e.Stamp, event: e.EvidenceTaken | e.EvidenceOfNode
+) -> None:
+    for taken in event.taken if isinstance(event, e.EvidenceOfNode) else (event,):
+        rank = _rank(state, stamp.attempt, taken.rank)
+        if rank is not None:
+            rank.evidence = taken
+            rank.refs["evidence"] = (stamp.source, stamp.seq)
 
 
 def _run_ended(state: RunState, stamp: e.Stamp, event: e.RunEnded) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness import events as e
 from harness import orders as o
-from harness.collectives import PointToPoint, Terms
+from harness.collectives import Collective, PointToPoint, Terms
 from harness.incidents import Where
 from harness.policy import Policy
 from harness.sightings import Frame, ProcessFacts, Vitals
@@ -1057,6 +1057,51 @@ def next_by_habit() -> World:
     world.step(6)
     world.exit(3, signal=6)
     world.cries(0)
+    return _judge_and_end(world)
+
+
+@scenario(
+    "collective_mismatch/skipped_sizes_of_objects",
+    verdict="collective_mismatch",
+    first_failing=[0],
+    victims=[1],
+    action="stop",
+    cause_has="#2 on checkpoint: rank 0 all_gather 0 byte, rank 1 all_gather 1 long",
+)
+def skipped_sizes_of_objects() -> World:
+    """Rank 0 is at the bytes of an exchange of objects whose sizes it has not exchanged."""
+    return _objects((collective(2, "all_gather", ((0,),), dtype="Byte"),), 0)
+
+
+@scenario(
+    "collective_mismatch/skipped_bytes_of_objects",
+    verdict="collective_mismatch",
+    first_failing=[1],
+    victims=[0],
+    action="stop",
+    cause_has="#3 on checkpoint: rank 0 all_gather 64 byte, rank 1 all_gather 1 long",
+)
+def skipped_bytes_of_objects() -> World:
+    """Rank 1 is at the sizes of the next exchange where the bytes of this one are exchanged."""
+    sizes = collective(2, "all_gather", ((1,),), dtype="Long")
+    return _objects((sizes, collective(3, "all_gather", ((64,),), dtype="Byte")), 1)
+
+
+def _objects(mine: tuple[Collective, ...], odd: int) -> World:
+    """Two ranks that exchange an object for the first time on their group. Rank 0's calls are
+    `mine`, and rank 1 calls the sizes at each place."""
+    site = "/home/u/train.py:40:save"
+    begin = collective(1, "broadcast", ((1,),), dtype="Long")
+    theirs = [collective(at, "all_gather", ((1,),), dtype="Long") for at in range(2, 2 + len(mine))]
+
+    def evidence(rank: int) -> dict[str, Any]:
+        calls = [replace(call, site=site) for call in (mine, theirs)[rank]]
+        named = [replace(call, pg="9", pg_desc="checkpoint") for call in (begin, *calls)]
+        return {"collectives": (*named[:-1], replace(named[-1], retired=False))}
+
+    world = World(nproc=2, evidence=evidence).start()
+    world.say(e.GroupCreated(rank=0, pg="9", pg_desc="checkpoint", ranks=(0, 1)), 0)
+    world.cries(1 - odd)
     return _judge_and_end(world)
 
 

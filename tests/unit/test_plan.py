@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness import plan
 from harness.cli.group import call
 from harness.errors import UsageError
-from harness.plan.pipeline import Schedule
+from harness.plan.orders import Schedule, default_chunks, place_of
 from harness.plan.report import default_batch
 
 GB = 1e9
@@ -105,25 +105,29 @@ FEW = settings(max_examples=15, deadline=None)
 
 
 @FEW
-@given(schedule=st.sampled_from(plan.SCHEDULES), stages=sizes, micro_batches=sizes, chunks=sizes)
+@given(schedule=st.sampled_from(plan.SCHEDULES), stages=sizes, turns=sizes, chunks=sizes)
 def test_every_schedule_runs_all_pieces_in_a_possible_order(
-    schedule: Schedule, stages: int, micro_batches: int, chunks: int
+    schedule: Schedule, stages: int, turns: int, chunks: int
 ) -> None:
-    if schedule == "interleaved":
-        micro_batches *= stages
-    else:
-        chunks = 1
-    line = plan.timeline(schedule, stages=stages, micro_batches=micro_batches, chunks=chunks)
-    ends = {}
+    if schedule in ("gpipe", "1f1b", "zbv", "dualpipe-v"):
+        chunks = default_chunks(schedule)
+    m = turns * stages * (2 if schedule == "dualpipe-v" else 1)
+    if schedule in ("gpipe", "1f1b", "zbv", "looped-bfs"):
+        m = turns
+    line = plan.timeline(schedule, stages=stages, micro_batches=m, chunks=chunks)
+    ends: dict[tuple[str, int, int], plan.Piece] = {}
     for number, rank in enumerate(line.ranks):
         clock = Fraction(0)
         for piece in rank:
             assert piece.begin >= clock, "one thing at a time"
             clock = piece.end
             kind = "B" if piece.kind == "I" else piece.kind
-            ends[kind, piece.micro_batch, piece.chunk * stages + number] = piece
-    halves = 3 if schedule == "zero-bubble" else 2
-    assert len(ends) == stages * chunks * micro_batches * halves
+            place = place_of(schedule, number, piece.chunk, stages)
+            assert (kind, piece.micro_batch, place) not in ends
+            ends[kind, piece.micro_batch, place] = piece
+    halved = sum(piece.kind == "I" for rank in line.ranks for piece in rank)
+    assert sum(kind == "W" for kind, _, _ in ends) == halved
+    assert len(ends) - halved == stages * chunks * m * 2
     last = stages * chunks - 1
     for (kind, i, place), piece in ends.items():
         if kind == "F" and place:
@@ -149,6 +153,10 @@ def test_the_bubble_of_a_schedule_is_the_formula(stages: int, turns: int, chunks
     assert line.bubble == pytest.approx(plan.bubble(stages, m, chunks=chunks))
     zero = plan.timeline("zero-bubble", stages=stages, micro_batches=m)
     assert zero.bubble == pytest.approx((stages - 1) / (3 * m + stages - 1))
+    # What weight gradients do not fill is half as long, as each stage is.
+    for schedule in ("zbv", "dualpipe-v"):
+        line = plan.timeline(schedule, stages=stages, micro_batches=2 * m, chunks=2)
+        assert line.bubble == pytest.approx((stages - 1) / (12 * m + stages - 1))
 
 
 @FEW

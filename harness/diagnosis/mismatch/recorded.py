@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from harness.diagnosis.mismatch import objects
 from harness.diagnosis.mismatch.meetings import Elsewhere, Meeting, before
 from harness.diagnosis.mismatch.pieces import aborts_of, voters
 from harness.diagnosis.mismatch.telling import finding
@@ -52,6 +53,10 @@ def _odd(
     odd = [] if usual is None else _other_than(calls, usual)
     if 0 < len(odd) < len(calls):
         return odd, usual, "; other groups of this role called there what the others called"
+    halves = objects.skippers(scene, meeting)
+    if halves:
+        why = "; the others are at the other half of the same exchange of objects"
+        return halves, None, why
     new = _new(scene, meeting)
     if new:
         why = "; in all rounds before, the operation there was as the others called it now"
@@ -83,6 +88,12 @@ def _kind(
     calls = set(meeting.calls.values())
     if len({call.op for call in calls}) > 1:
         return "collective_mismatch", "the ranks called different operations at the same place"
+    if odd == objects.skippers(scene, meeting):
+        return (
+            "collective_mismatch",
+            f"{ranks_name(odd)} skipped an operation: objects are exchanged as their sizes and then"
+            " their bytes, and of these one half is missing there",
+        )
     history = before(scene, odd[0], meeting)
     follows = expected and elsewhere.next_after(meeting, history, expected)
     if follows == meeting.calls[odd[0]]:
