@@ -15,7 +15,8 @@ from harness.collectives import Collective
 MOST_ENTRIES = 256
 """Of a rank: a step of a parallel program has some fifty, and a habit takes several steps."""
 _ANSWER_LIMIT = 64 << 20
-_PIECE = 1 << 20
+_PIECE = 1 << 18
+_HEAD_END = b"\r\n\r\n"
 _ENTRIES = b'"entries":['
 _ENTRY = b'{"collective_seq_id":'
 
@@ -48,32 +49,49 @@ def ask_all(servers: Sequence[Path], handler: str, seconds: float) -> list[tuple
             with contextlib.suppress(OSError):  # it is not there, or has too much to do
                 end.connect(str(server))
                 end.sendall(_request(handler))
-                selector.register(end, selectors.EVENT_READ, (at, bytearray()))
+                selector.register(end, selectors.EVENT_READ, (at, _Coming()))
         while selector.get_map() and (left := began + seconds - time.monotonic()) > 0:
             for key, _ in selector.select(left):
-                at, so_far = key.data
-                whole = _read_on(key.fileobj, so_far)
+                at, coming = key.data
+                whole = coming.read_on(key.fileobj)
                 if whole is not None:
                     selector.unregister(key.fileobj)
                     answers[at] = (whole, time.monotonic() - began)
     return answers
 
 
-def _read_on(end: Any, so_far: bytearray) -> bytes | None:
-    """Read what has come after `so_far`: the body once it is whole, empty where it is none."""
-    try:
-        data = end.recv(_PIECE)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
-    so_far += data
-    head, found, body = so_far.partition(b"\r\n\r\n")
-    size = _size(head.decode("latin-1").split("\r\n")) if found else None
-    if data and (size is None or len(body) < size) and len(so_far) < _ANSWER_LIMIT:
-        return None
-    good = found and b" 200" in head.partition(b"\r\n")[0] and (size is None or len(body) >= size)
-    return bytes(body) if good else b""
+class _Coming:
+    """An answer as far as it has come. What has been read is not looked at again: it may be a
+    mebibyte, in pieces."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._begin = -1
+        """Where the body begins, once the head is whole."""
+        self._size: int | None = None
+        self._good = False
+
+    def read_on(self, end: Any) -> bytes | None:
+        """Read what has come; the body once it is whole, empty where it is none."""
+        try:
+            piece = end.recv(_PIECE)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+        self._data += piece
+        if self._begin < 0 and (found := self._data.find(_HEAD_END)) >= 0:
+            head = self._data[:found].decode("latin-1").split("\r\n")
+            self._begin, self._size = found + len(_HEAD_END), _size(head)
+            self._good = " 200" in head[0]
+        missing = self._begin < 0 or self._size is None or self._come() < self._size
+        if piece and missing and len(self._data) < _ANSWER_LIMIT:
+            return None
+        whole = self._begin >= 0 and (self._size is None or self._come() >= self._size)
+        return bytes(memoryview(self._data)[self._begin :]) if self._good and whole else b""
+
+    def _come(self) -> int:
+        return len(self._data) - self._begin
 
 
 def _request(handler: str) -> bytes:
