@@ -138,8 +138,27 @@ def strange_step(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, 
     return found
 
 
+def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Suspects that wait in something else than what always followed what they did before, where
+    all others of them wait in just that; each with the call that should have come and the one that
+    came, in words. Empty where that cannot be said of one of them, or where one is at something
+    new: a part of the program that comes only now, and that others may have left out."""
+    courses = {rank: waits.ranks[rank].course for rank in suspects if rank in waits.ranks}
+    found = {}
+    for rank, steps in courses.items():
+        expected = foretold(steps[:-1]) if steps else None
+        if expected is None or steps[-1] not in steps[:-1]:
+            return {}
+        if expected != steps[-1]:
+            found[rank] = (_text(expected), _text(steps[-1]))
+    return found
+
+
+_AT_THE_OTHER_END = {"send": "to", "recv": "from"}
+
+
 def _text(step: tuple[str, Call]) -> str:
-    return f"{step[1].text} on {step[0]}"
+    return f"{step[1].text} {_AT_THE_OTHER_END.get(step[1].op, 'on')} {step[0]}"
 
 
 def how_it_differs(odd: Track, usual: Track, seq: int) -> str:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from operator import attrgetter
 
 from harness.collectives import Collective, GroupCreation, PointToPoint, Terms, is_done, same_input
+from harness.diagnosis.waits.course import course
 from harness.diagnosis.waits.record import (
     Call,
     Creation,
@@ -54,6 +55,7 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         grown.add(unrecorded.seq, unrecorded.call, "")
         grown.open.append(unrecorded.seq)
         tracks[unrecorded.group] = grown.frozen()
+    begin = _unbroken([entry.record_id for entry in entries])
     waiting = [op for op in evidence.p2p if op.state == "waiting"]
     posted = [op for op in evidence.p2p if op.state == "posted"]
     creating = _creating(evidence.groups)
@@ -72,6 +74,9 @@ def rank_wait(evidence: EvidenceTaken, *, ref: EvidenceRef | None = None) -> Ran
         posted=_posted(evidence.p2p),
         whole=past.whole,
         program=past.program,
+        course=course(entries[begin:], past.calls[begin:], evidence.p2p)
+        if waiting or calls
+        else (),
         creating=creating,
         meeting=next((g for g in reversed(evidence.groups) if _open(g)), None),
         process=evidence.process,
