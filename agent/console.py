@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from harness.agent.lines import Folder, LineCutter
+from harness.wire.waiting import until_beat
 
 _TICK_SECONDS, _IDLE_TICK_SECONDS = 0.04, 0.25
 """Between two looks at the logs; the latter once nothing has come for a while."""
@@ -84,7 +85,7 @@ class Console:
             if not more:
                 newest = max((followed.grew for followed in self._followed), default=0.0)
                 idle = now - newest > _IDLE_AFTER_SECONDS
-                self._wake.wait(_IDLE_TICK_SECONDS if idle else _TICK_SECONDS)
+                self._wake.wait(until_beat(_IDLE_TICK_SECONDS) if idle else _TICK_SECONDS)
                 self._wake.clear()
 
     def _take_requests(self, paths: dict[str, _Followed]) -> list[str]:

@@ -22,10 +22,11 @@ from harness.agent.closeups import CloseUps
 from harness.agent.workers import Worker
 from harness.sightings import DigestPart, DigestRow, TensorDigests
 from harness.topology import Runs, runs_of
+from harness.wire.waiting import until_beat
 from harness.worker.digestlog import Answer, Values
 from harness.worker.digests.books import AT_REST, COLUMNS, LEFT
 
-_PAUSE_SECONDS, _LONGEST_SECONDS = 0.2, 0.6
+_PAUSE_SECONDS, _LONGEST_SECONDS = 0.25, 0.5
 """Between two looks for new digests; the latter where there are none."""
 _MOST_ROWS = 4096
 _KEPT_BYTES = 4 << 20
@@ -94,9 +95,9 @@ class Digests:
         """Read and report for ever."""
         pause = _PAUSE_SECONDS
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(until_beat(pause))
             news = self.read([worker for worker in workers() if worker.guest])
-            pause = _PAUSE_SECONDS if news else min(1.5 * pause, _LONGEST_SECONDS)
+            pause = _PAUSE_SECONDS if news else _LONGEST_SECONDS
 
     def read(self, workers: Sequence[Worker]) -> bool:
         """Report what is new; whether there was anything."""
@@ -107,19 +108,27 @@ class Digests:
             self._ranks.clear()
             self._told.clear()
         self._workers = workers
-        rows: dict[tuple[int, int, int, int], list[DigestRow]] = {}
+        rows: dict[tuple[int, int, int, int], tuple[list[int], Values]] = {}
         parts: dict[_Whose, DigestPart] = {}
         for worker in workers:
-            for row, part in self._new(worker):
-                key = (row.part, row.count, row.value, row.progress)
-                rows.setdefault(key, []).append(row)
+            for values, part, digest in self._new(worker):
+                key = (values.count, part.part, digest, values.progress)
+                alike = rows.get(key)
+                if alike is None:
+                    rows[key] = ([worker.rank], values)
+                else:
+                    alike[0].append(worker.rank)
                 self._note(part, parts)
         # In the order of looks: one that is complete ends the wait for those before it.
-        merged = [
-            replace(same[0], ranks=tuple(rank for row in same for rank in row.ranks))
-            for same in rows.values()
-        ]
-        every = sorted(merged, key=lambda row: row.count)
+        every = [
+            DigestRow(
+                part=part, count=count, value=digest, ranks=tuple(ranks), step=first.step,
+                at_ns=first.at_ns, progress=progress,
+            )
+            for (count, part, digest, progress), (ranks, first) in sorted(
+                rows.items(), key=lambda row: row[0][0]
+            )
+        ]  # fmt: skip
         for at in range(0, len(every), _MOST_ROWS):
             event = e.DigestsRead(
                 node_rank=self._node_rank(),
@@ -146,7 +155,8 @@ class Digests:
             part = replace(part, ranks=ranks, marks=marks)
         self._told[whose] = parts[whose] = part
 
-    def _new(self, worker: Worker) -> Iterable[tuple[DigestRow, DigestPart]]:
+    def _new(self, worker: Worker) -> Iterable[tuple[Values, DigestPart, int]]:
+        """What it has looked at since the last time: with each part, and one number for it."""
         known = self._ranks.setdefault(worker.rank, _Rank())
         for one in worker.logs.digests.new():
             if isinstance(one, Answer):
@@ -163,17 +173,7 @@ class Digests:
                 self._report(self._attempt, e.DoubtRaised(rank=worker.rank, doubt=doubt))
             known.keep(one)
             for part in known.plans.get(one.plan, ()):
-                digests = [one.digests[place] for place in part.places]
-                row = DigestRow(
-                    part=part.told.part,
-                    count=one.count,
-                    value=_folded(digests),
-                    ranks=(worker.rank,),
-                    step=one.step,
-                    at_ns=one.at_ns,
-                    progress=one.progress,
-                )
-                yield row, part.told
+                yield one, part.told, _folded([one.digests[place] for place in part.places])
 
     def obey(self, order: o.TellDigests | o.LookClosely | o.CertifyCheckpoint) -> None:
         """Do what `order` asks for."""

@@ -17,6 +17,7 @@ from harness.collectives import Collective
 from harness.sightings import MarkCounter, MarkSample
 from harness.state.marking import Book, Difference, Row, Sample, odd_ranks
 from harness.state.sampling import marks_differ
+from harness.wire.waiting import until_beat
 from harness.worker.marklog import KINDS, Mark
 
 SHORTEST_SECONDS = 0.01
@@ -49,7 +50,8 @@ async def watch(workers: Callable[[], Collection[Worker]], node_rank: int, repor
         # Two marks of a rank since the last look are too many: the next one could be in time.
         pause = pause / 2 if most > 1 else pause if most else pause * 1.2
         pause = min(max(pause, SHORTEST_SECONDS), LONGEST_SECONDS)
-        await asyncio.sleep(pause)
+        # As far as that goes together with the pulses.
+        await asyncio.sleep(until_beat(pause) if pause == LONGEST_SECONDS else pause)
 
 
 class _Group:

@@ -18,7 +18,7 @@ from harness.agent.workers import Worker
 from harness.config import Job
 from harness.errors import NodeFailure
 from harness.holdings import Generation, MemoryPlan
-from harness.wire.waiting import set_within
+from harness.wire.waiting import News, until_beat
 from harness.worker.memoryfile import MemoryFile, Slot, make
 
 _NEWS_SECONDS = 1.0
@@ -57,7 +57,7 @@ class NodeMemory:
         self._copies: Files = {}
         self._leaving: Files = {}
         self._closed_to_gifts = True
-        self._news = asyncio.Event()
+        self._news = News()
         self._told: tuple[Generation, ...] = ()
         self._told_at = 0.0
         self._listening: socket.socket | None = None
@@ -225,7 +225,8 @@ class NodeMemory:
         to, not_before = ("", -1), 0.0
         try:
             while True:
-                await set_within(_LOOK_SECONDS, self._news)
+                busy = self._plan.keeper or self._leaving
+                await self._news.within(until_beat(_LOOK_SECONDS if busy else _NEWS_SECONDS))
                 self._news.clear()
                 if wire is not None and to != (self._plan.keeper, self._attempt):
                     wire.close()

@@ -15,6 +15,7 @@ from harness.agent import arrivals, listening, vitals
 from harness.agent.setups import Setups
 from harness.agent.workers import Worker
 from harness.sightings import Vitals
+from harness.wire.waiting import until_beat
 
 _SAMPLE_SECONDS = 1.0
 _REPORT_SECONDS = 2.0
@@ -54,7 +55,7 @@ class Readings:
         """Read and report for as long as the agent lives."""
         vitals_due = arrivals_due = 0.0
         while True:
-            await asyncio.sleep(_SAMPLE_SECONDS)
+            await asyncio.sleep(until_beat(_SAMPLE_SECONDS))
             now = time.monotonic()
             pause = _SAMPLE_SECONDS / 2 if now < self._young_until else _REPORT_SECONDS
             workers = [worker for worker in self._live() if worker.guest]

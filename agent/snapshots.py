@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from harness.agent import flight, processes, stacks
 from harness.agent.workers import Snapshot, Worker
+from harness.wire.waiting import until_beat
 
 SHORTEST_SECONDS = 1.0
 STEADY_SECONDS = 2.0
@@ -52,7 +53,7 @@ async def keep(workers: Callable[[], Collection[Worker]]) -> None:
     """Keep `snapshot` of all `workers` fresh, for ever."""
     known: dict[int, _Kept] = {}
     while True:
-        await asyncio.sleep(SHORTEST_SECONDS)
+        await asyncio.sleep(until_beat(SHORTEST_SECONDS))
         now = time.monotonic()
         living = {worker.pid: worker for worker in workers() if worker.guest and worker.alive}
         known = {

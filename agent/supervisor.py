@@ -17,7 +17,6 @@ from harness import events as e
 from harness import orders as o
 from harness.agent import (
     crash,
-    evidence,
     facts,
     faults,
     keeping,
@@ -36,6 +35,7 @@ from harness.agent.digests import Digests
 from harness.agent.environment import node_environ
 from harness.agent.launch import Launcher
 from harness.agent.line import Link
+from harness.agent.looking import EVIDENCE_SHARE, Looks
 from harness.agent.memory import NodeMemory
 from harness.agent.readings import Readings
 from harness.agent.stopping import Stopper
@@ -47,10 +47,9 @@ from harness.agent.zygote_keeper import ZygoteKeeper
 from harness.config import Job
 from harness.errors import ExitCode, HarnessError, NodeFailure, PlatformError
 from harness.topology import ranks_name
+from harness.wire.waiting import until_beat
 
 _SIGN_OF_LIFE_SECONDS = 1.0
-_EVIDENCE_SHARE = 0.8
-"""Of the controller's budget; the rest is for the way there."""
 
 
 class _Abandoned(Exception):
@@ -110,6 +109,7 @@ class Agent:
             notice=self._console.notice,
             in_background=self._in_background,
         )
+        self._looks = Looks(self._report, job.policy.evidence_budget)
         self._watch = WatchKeeper(job, self._environ, self._report, self._console.notice)
 
     # --- life ----------------------------------------------------------------------------------
@@ -352,26 +352,13 @@ class Agent:
 
     async def _collect(self, order: o.CollectEvidence) -> None:
         await self._launched()
-        started = time.monotonic()
-        await evidence.collect(
-            list(self._workers.values()),
-            order,
-            self._run_dir,
-            self._job.policy.evidence_budget * _EVIDENCE_SHARE,
-            self._report,
-        )
-        self._report(
-            e.EvidenceComplete(
-                collection=order.collection,
-                node_rank=self._node_rank,
-                seconds=round(time.monotonic() - started, 3),
-            )
-        )
+        seen = list(self._workers.values())
+        await self._looks.answer(order, seen, self._run_dir, self._node_rank)
 
     async def _take_stacks(self, order: o.TakeStacks) -> None:
         await self._launched()
         chosen = [w for w in self._workers.values() if not order.ranks or w.rank in order.ranks]
-        seconds = self._job.policy.evidence_budget * _EVIDENCE_SHARE
+        seconds = self._job.policy.evidence_budget * EVIDENCE_SHARE
         self._report(await showing.take_stacks(chosen, order, self._node_rank, seconds))
 
     async def _stop_workers(self, order: o.StopWorkers) -> None:
@@ -465,14 +452,16 @@ class Agent:
         said = 0.0
         while True:
             alive = [worker for worker in self._workers.values() if worker.alive]
-            changed = [pulse for worker in alive if (pulse := worker.changed_pulse()) is not None]
+            beats = not self._looks.said(self._pause)
+            read = [worker.changed_pulse(beats=beats) for worker in alive]
+            changed = [pulse for pulse in read if pulse is not None]
             now = time.monotonic()
-            if changed or now - said >= _SIGN_OF_LIFE_SECONDS:
+            if changed or (beats and now - said >= _SIGN_OF_LIFE_SECONDS):
                 said = now
                 self._report(e.PulsesRead(node_rank=self._node_rank, pulses=tuple(changed)))
                 known = {worker.pid for worker in alive} | self._own_sessions()
                 processes.reap_orphans(known, os.getsid(0))
-            await asyncio.sleep(self._pause)
+            await asyncio.sleep(until_beat(self._pause))
 
     # --- the launcher's signals ----------------------------------------------------------------
 

@@ -129,12 +129,13 @@ class Worker:
         if asked is not None:
             asked.set_result(text)
 
-    def changed_pulse(self) -> Pulse | None:
-        """What its page holds, if that is news. A heartbeat alone is news once a second."""
+    def changed_pulse(self, *, beats: bool = True) -> Pulse | None:
+        """What its page holds, if that is news. A heartbeat alone is news once a second, without
+        `beats` never."""
         reading, last = self.page.read(), self.last_reading
         if (
             last is not None
-            and reading.heartbeat_ns - last.heartbeat_ns < _BEAT_NEWS_NS
+            and not (beats and reading.heartbeat_ns - last.heartbeat_ns >= _BEAT_NEWS_NS)
             and _shown(reading) == _shown(last)
         ):
             return None

@@ -24,6 +24,7 @@ from pathlib import Path
 import running
 
 from harness import processes
+from harness.policy import Policy
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "scripts" / "paired.py"
@@ -34,6 +35,7 @@ _SETTLE_SECONDS, _WATCH_SECONDS = 65.0, 20.0
 """In its first minute an attempt is looked at twice as often as later."""
 _MOST_MEMORY, _MOST_CPU = 40e6, 0.01
 _TICKS = os.sysconf("SC_CLK_TCK")
+BARE = "harness without checks of numbers"
 PARTS = ("launcher", "agent", "controller")
 
 
@@ -53,6 +55,8 @@ def command(who: str, ranks: int) -> list[str]:
         start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     else:
         start = [sys.executable, "-m", "harness", "run", "--run-name", "paired"]
+    if who == BARE:
+        start += ["--digests", "0", "--audit-share", "0"]
     return [*start, "--nproc-per-node", str(ranks), str(SCRIPT)]
 
 
@@ -80,25 +84,33 @@ def steps(who: str, ranks: int, length: int, count: int) -> tuple[float, float]:
 def paired(ranks: int, pairs: int) -> list[str]:
     """A row for each length."""
     rows = []
+    systems = ("torchrun", "harness", BARE)
     for length, count in LENGTHS.items():
-        on, off = [], []
+        seen: dict[str, list[tuple[float, float]]] = {who: [] for who in systems}
         for turn in range(pairs):
-            order = ("torchrun", "harness") if turn % 2 else ("harness", "torchrun")
-            for who in order:
-                (on if who == "harness" else off).append(steps(who, ranks, length, count))
+            for place in range(len(systems)):
+                who = systems[(turn + place) % len(systems)]
+                seen[who].append(steps(who, ranks, length, count))
+        off, on = seen["torchrun"], seen["harness"]
+        step = statistics.median(each[0] for each in off)
         walls = [a[0] / b[0] for a, b in zip(on, off, strict=True)]
-        more = [1e6 * (a[1] - b[1]) for a, b in zip(on, off, strict=True)]
         cells = [
-            f"{1e3 * statistics.median(each[0] for each in off):.1f}",
+            f"{1e3 * step:.1f}",
             f"{statistics.median(walls):.3f}",
             f"{min(walls):.3f} to {max(walls):.3f}",
             f"{1e3 * statistics.median(each[1] for each in off):.2f}",
-            f"{statistics.median(more):+.0f}",
-            f"{statistics.median(more) / 1e4 / statistics.median(each[0] for each in off):+.2f} %",
+            more(on, off, step),
+            more(seen[BARE], off, step),
         ]
         rows.append(f"| {length} | " + " | ".join(cells) + " |")
         print(rows[-1], file=sys.stderr, flush=True)
     return rows
+
+
+def more(on: Sequence[tuple[float, float]], off: Sequence[tuple[float, float]], step: float) -> str:
+    """Processor time of a step beyond torchrun's, and what part of `step` seconds that is."""
+    extra = statistics.median(a[1] - b[1] for a, b in zip(on, off, strict=True))
+    return f"{1e6 * extra:+.0f} µs, {extra / step:+.2%}"
 
 
 def watched(ranks: int, length: int, seconds: float) -> dict[str, Cost]:
@@ -185,10 +197,14 @@ def report(pairs: Sequence[str], costs: Sequence[str], options: argparse.Namespa
             "",
             f"A step of DDP on {options.ranks} ranks, under torchrun and under harness in turn, "
             f"{options.pairs} pairs. Wall time says little on a busy machine; processor time is "
-            "that of all threads of rank 0.",
+            "that of all threads of rank 0. Checks of numbers may take as much of a step as they "
+            f"are given, `--digest-share` {Policy().digest_share:.1%} and `--audit-share` "
+            f"{Policy().audit_share:.1%} each, and do in the first minutes; without them it is the "
+            "recorder alone.",
             "",
             "| sleep in a step, ms | step under torchrun, ms | harness / torchrun, median | of "
-            "pairs | CPU a step, torchrun, ms | more under harness, µs | of the step |",
+            "pairs | CPU a step, torchrun, ms | more under harness, of the step | without checks "
+            "of numbers |",
             "|---|---|---|---|---|---|---|",
             *pairs,
             "",

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SECONDS_TO_INSTALL = 600.0
@@ -18,26 +18,38 @@ SECONDS_TO_INSTALL = 600.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """What to install. `apart` is unpacked whatever C library its wheel asks for: only its
-    pure-Python parts are used."""
+    pure-Python parts are used. `home` is the name of its environment, where it is not its own."""
 
     module: str
     packages: Sequence[str]
     apart: str = ""
+    home: str = ""
 
 
-PEERS: Mapping[str, Peer] = {
-    "nvrx": Peer(
-        module="nvidia_resiliency_ext.inprocess",
-        packages=("defusedxml", "httpx", "nvidia-ml-py", "packaging", "pyyaml", "setproctitle"),
-        apart="nvidia-resiliency-ext==0.6.0",
+_NVRX = Peer(
+    module="nvidia_resiliency_ext.inprocess",
+    packages=(
+        *("defusedxml", "grpcio>=1.76,<2", "grpcio-tools>=1.76,<2", "httpx", "nvidia-ml-py"),
+        *("packaging", "protobuf>=4.22", "psutil>=6", "pyyaml", "setproctitle"),
     ),
+    apart="nvidia-resiliency-ext==0.6.0",
+    home="nvrx",
+)
+PEERS: Mapping[str, Peer] = {
+    "nvrx": _NVRX,
+    "nvrx_ft": replace(_NVRX, module="nvidia_resiliency_ext.fault_tolerance.launcher"),
     "torchft": Peer(module="torchft", packages=("torchft-nightly==2026.10.26",)),
+    # The last four it needs and does not declare.
+    "dlrover": Peer(
+        module="dlrover.python.master.main, dlrover.trainer.torch.elastic_run",
+        packages=("dlrover==0.6.1", "grpcio", "tornado", "protobuf", "kubernetes"),
+    ),
 }
 
 
 def python_of(name: str, folder: Path) -> tuple[Path, str]:
     """The interpreter of peer `name` below `folder`, made when missing; and why there is none."""
-    home = folder / name
+    home = folder / (PEERS[name].home or name)
     python = home / "bin" / "python"
     if not python.exists():
         failed = _install(PEERS[name], home)

@@ -1,5 +1,5 @@
-"""The same faults under Harness, torchrun, NVRx and torchft, in one run: who says so, whom they
-name, and whether training goes on.
+"""The same faults under Harness, torchrun, NVRx, torchft and DLRover, in one run: who says so, whom
+they name, and whether training goes on.
 
     .venv/bin/python bench/peers.py [--times 1] [--faults kill,raise] [--only harness,torchrun]
         [--peers DIR] [--no-results]
@@ -38,7 +38,8 @@ FAULTS = {
     "raise": "raises",
     "kill": "SIGKILL",
     "mismatch": "1000 elements too many",
-    "skip": "leaves a collective out",
+    "skip": "leaves a collective out, the next one has another size",
+    "skip_silent": "leaves a collective out, all have one size",
     "stop": "SIGSTOP",
     "sleep": "never returns",
     "slow": "five times slower",
@@ -47,7 +48,10 @@ SAYS = {
     "torchrun": r"failed \(exitcode",
     "nvrx": r"affecting ranks",
     "torchft": r"got exception|should_commit=False",
+    "nvrx_ft": r"Did not get|failed \(exitcode",
+    "dlrover": r"The worker fails|failed \(exitcode",
 }
+SYSTEMS = {**recovery.SYSTEMS, **recovery.OTHERS}
 """What a system's own supervisor prints, not a rank that dies."""
 
 
@@ -135,7 +139,7 @@ def said(system: str, folder: Path, since: int) -> str:
 
 def theirs(system: str, text: str) -> tuple[str, bool]:
     """Whom the peer names, and whether it is the odd rank alone."""
-    if system == "torchrun":
+    if system in ("torchrun", "nvrx_ft", "dlrover"):
         found = re.search(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", text)
         named = [] if found is None else [int(found[2])]
         code = "" if found is None else f", exit code {found[1]}"
@@ -206,7 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--times", type=int, default=1, help="launches of each system and fault")
     parser.add_argument("--faults", default=",".join(FAULTS))
-    parser.add_argument("--only", default=",".join(recovery.SYSTEMS))
+    parser.add_argument("--only", default=",".join(SYSTEMS))
     parser.add_argument("--peers", type=Path, default=HERE.parent / ".peers")
     parser.add_argument("--log", type=Path, help="keeps each launch; those in it are not repeated")
     parser.add_argument("--minutes", type=float, default=1e9, help="launch nothing after that")
@@ -219,7 +223,7 @@ def main() -> None:
         pythons[name], why = peer_envs.python_of(name, options.peers)
         if why:
             systems.remove(name)
-            missing.append(f"{recovery.SYSTEMS[name]} could not be installed here: {why}")
+            missing.append(f"{SYSTEMS[name]} could not be installed here: {why}")
     seen: dict[tuple[str, str], list[Seen]] = {(f, s): [] for f in faults for s in systems}
     for fault, system, fields in kept(options.log):
         if (fault, system) in seen:
@@ -235,7 +239,7 @@ def main() -> None:
                 many.append(one)
                 keep(options.log, fault, system, one)
     rows = [
-        f"| rank 2 … | {' | '.join(recovery.SYSTEMS[system] for system in systems)} |",
+        f"| rank 2 … | {' | '.join(SYSTEMS[system] for system in systems)} |",
         "|---" * (len(systems) + 1) + "|",
         *(
             f"| {FAULTS[fault]} | {' | '.join(cell(seen[fault, system]) for system in systems)} |"
@@ -249,7 +253,8 @@ def main() -> None:
             f"`bench/peers.py --times {options.times}`, {os.cpu_count()} cores, 4 ranks, Gloo. In "
             "a cell: seconds from the fault until the supervisor says so / until the next step; "
             f"`-`: not within {LIMIT:g} s. Then whom it names. Time limits of the peers are the "
-            "stock ones, except torchft's (2 s), which has nothing to do before its own run out. "
+            "stock ones, except where it says otherwise: torchft has nothing to do before its own "
+            "run out, and ft_launcher has none by itself. "
             f"{running.load_text()}",
             *missing,
         ]

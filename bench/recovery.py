@@ -39,6 +39,11 @@ SYSTEMS = {
     "nvrx": "NVRx in-process, polling",
     "torchft": "torchft, time limits of 2 s",
 }
+OTHERS = {
+    "nvrx_ft": "NVRx ft_launcher, heartbeats of 2 s",
+    "dlrover": "DLRover",
+}
+"""Restart as torchrun does: bench/peers.py has them as well."""
 LIMIT = 120.0
 _AFTER = 3
 """Steps after the first new one that a launch is watched for."""
@@ -64,8 +69,8 @@ def commands(
 ) -> list[tuple[list[str], dict[str, str]]]:
     """What is started for one launch, each with what it adds to the environment."""
     count = ["--nproc-per-node", str(ranks)]
-    mode = {"nvrx": "inprocess"}.get(system, system if system == "torchft" else "plain")
-    script = [str(SCRIPT), mode, str(folder), fault]
+    kind = {"nvrx": "inprocess"}.get(system, system if system == "torchft" else "plain")
+    script = [str(SCRIPT), kind, str(folder), fault]
     python = str(pythons.get(system, sys.executable))
     port = running.free_port()
     elastic = ["--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
@@ -80,6 +85,17 @@ def commands(
         case "nvrx":
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
             return [([python, *script], {**place, "RANK": str(rank)}) for rank in range(ranks)]
+        case "nvrx_ft":
+            theirs = [python, "-m", "nvidia_resiliency_ext.fault_tolerance.launcher", "--nnodes=1"]
+            limits = [
+                *("--monitor-interval=0.1", "--workers-stop-timeout=2"),
+                *("--ft-workload-check-interval=0.5", "--ft-rank-heartbeat-timeout=2"),
+                "--ft-initial-rank-heartbeat-timeout=120",
+            ]
+            more = {"HARNESS_BENCH_HEARTBEATS": "1", **own_store}
+            return [([*theirs, *count, *elastic, f"127.0.0.1:{port}", *limits, *script], more)]
+        case "dlrover":
+            return _dlrover(python, count, port, script)
     lighthouse = [
         *(str(Path(python).with_name("torchft_lighthouse")), "--min_replicas", "2"),
         *("--bind", f"[::]:{port}", "--join_timeout_ms", "1000"),
@@ -96,6 +112,25 @@ def commands(
             )
             for rank in range(ranks)
         ),
+    ]
+
+
+def _dlrover(
+    python: str, count: Sequence[str], port: int, script: Sequence[str]
+) -> list[tuple[list[str], dict[str, str]]]:
+    """A master and a launcher: with --standalone it does not start beside torch 2.13."""
+    master = [python, "-u", "-m", "dlrover.python.master.main", "--port", str(port)]
+    names = ("NODE_RANK", "NODE_ID", "WORKER_ID", "WORKER_RANK")
+    job = f"bench{port}"
+    node = {
+        **dict.fromkeys(names, "0"),
+        **{"NODE_TYPE": "worker", "NODE_NUM": "1", "JOB_NAME": job, "ELASTIC_JOB_NAME": job},
+        "DLROVER_MASTER_ADDR": f"127.0.0.1:{port}",
+    }
+    run = [python, "-m", "dlrover.trainer.torch.elastic_run", "--nnodes=1", *count]
+    return [
+        ([*master, "--node_num", "1", "--job_name", job, "--platform", "local"], node),
+        ([*run, "--max-restarts=3", f"--training-port={running.free_port()}", *script], node),
     ]
 
 

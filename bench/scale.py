@@ -190,7 +190,7 @@ def judged(path: Path) -> tuple[Any, float, int]:
     asked_ns = done_ns = size = 0
     with path.open("rb") as file:
         for line in file:
-            size += len(line) if b'"type":"EvidenceTaken"' in line[:300] else 0
+            size += len(line) if b'"type":"Evidence' in line[:300] else 0
     for record in journal.read(path):
         if (
             isinstance(record.event, e.OrderGiven)

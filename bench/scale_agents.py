@@ -67,6 +67,7 @@ class Agent:
         self.running = asyncio.Event()
         self.sent: dict[int, float] = {}
         self.turn = asyncio.Lock()
+        self.said_until = 0.0
 
     async def live(self, address: str, gate: asyncio.Semaphore) -> None:
         async with open_channel(address) as channel:
@@ -114,6 +115,9 @@ class Agent:
                 await asyncio.sleep(self.heartbeat)
                 await self._send([])
             await asyncio.sleep(max(0.0, due - time.monotonic()))
+            if time.monotonic() < self.said_until:  # its evidence has said that nothing is new
+                due += self.period
+                continue
             self.told.late += time.monotonic() - due > self.period
             said = [("PulsesRead", self.world.pulses(self.node))]
             turn += 1
@@ -133,8 +137,12 @@ class Agent:
                     await self._send(self.world.start(self.node))
                     self.running.set()
                 case o.CollectEvidence():
+                    if order.together:
+                        self.said_until = time.monotonic() + _LOOKS_APART + self.period
                     await asyncio.sleep(_LOOKS_APART)
-                    seen = self.world.evidence(self.node, order.collection, order.most)
+                    seen = self.world.evidence(
+                        self.node, order.collection, order.most, together=order.together
+                    )
                     await self._send(seen)
                 case _:
                     pass

@@ -23,6 +23,7 @@ from harness.diagnosis.hang import judge_look
 from harness.garbage import collect_seldom
 from harness.incidents import Verdict
 from harness.policy import Policy
+from harness.recovery.watching import in_thousands, most_entries
 from harness.state import RunState, fold
 
 HERE = Path(__file__).resolve().parent
@@ -97,9 +98,9 @@ class Core:
         )
         for node in range(self.nodes):
             self.say(e.OrderGiven(node_rank=node, order=ask))
-        most = 64 if self.world.size <= 64 else 16 if self.world.size <= 1024 else 8
+        most, together = most_entries(self.world.size), in_thousands(self.world.size)
         for node in range(self.nodes):
-            for name, event in self.world.evidence(node, 0, most):
+            for name, event in self.world.evidence(node, 0, most, together=together):
                 self.report(node, name, event)
 
     def judge(self) -> Verdict | e.StallLooked:

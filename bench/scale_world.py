@@ -14,6 +14,8 @@ from tui_world import PER_NODE
 from harness import events as e
 from harness.collectives import Collective
 from harness.incidents import Where
+from harness.packing import packed
+from harness.recovery.watching import in_thousands, most_entries
 from harness.sightings import Activity, Frame, ProcessFacts, Pulse, RankArrivals
 from harness.topology import Mesh
 
@@ -41,9 +43,9 @@ class World:
         self._encoder = msgspec.json.Encoder()
         self._place = [self.mesh.coordinates(rank) for rank in range(self.size)]
         self._told: dict[int, int] = {}
-        self._kept: dict[tuple[int, int], bytes] = {}
+        self._kept: dict[tuple[int, int, bool], list[tuple[str, bytes]]] = {}
 
-    def encode(self, event: e.Event) -> bytes:
+    def encode(self, event: object) -> bytes:
         return self._encoder.encode(event)
 
     def record(self, source: str, seq: int, name: str, event: bytes) -> bytes:
@@ -60,8 +62,8 @@ class World:
 
     def prepare(self) -> None:
         """Make what looks will show: it takes seconds."""
-        for rank in range(self.size):
-            self._evidence(rank, 64 if self.size <= 64 else 16 if self.size <= 1024 else 8)
+        for node in range(self.nodes):
+            self._evidence(node, most_entries(self.size), in_thousands(self.size))
 
     @property
     def step(self) -> int:
@@ -125,22 +127,32 @@ class World:
             )
         )  # fmt: skip
 
-    def evidence(self, node: int, collection: int, most: int) -> list[tuple[str, bytes]]:
+    def evidence(
+        self, node: int, collection: int, most: int, *, together: bool
+    ) -> list[tuple[str, bytes]]:
         """What a look at the ranks of `node` shows."""
-        began = f'{{"collection":{collection},'.encode()
-        seen = []
-        for rank in range(node * PER_NODE, (node + 1) * PER_NODE):
-            taken = self._evidence(rank, most)
-            seen.append(("EvidenceTaken", began + taken.partition(b",")[2]))
+        number = b'"collection":%d,' % collection
+        seen = [
+            (name, taken.replace(b'"collection":0,', number))
+            for name, taken in self._evidence(node, most, together)
+        ]
         complete = e.EvidenceComplete(collection=collection, node_rank=node, seconds=0.41)
         return [*seen, ("EvidenceComplete", self.encode(complete))]
 
     # --- the hang ----------------------------------------------------------------------------
 
-    def _evidence(self, rank: int, most: int) -> bytes:
-        if (rank, most) not in self._kept:
-            self._kept[rank, most] = self.encode(self._seen(rank, most))
-        return self._kept[rank, most]
+    def _evidence(self, node: int, most: int, together: bool) -> list[tuple[str, bytes]]:
+        key = (node, most, together)
+        if key not in self._kept:
+            ranks = range(node * PER_NODE, (node + 1) * PER_NODE)
+            taken = tuple(self._seen(rank, most) for rank in ranks)
+            whole = e.EvidenceOfNode(node_rank=node, taken=taken)
+            self._kept[key] = (
+                [("EvidenceOfNode", self.encode(packed(whole)))]
+                if together
+                else [("EvidenceTaken", self.encode(each)) for each in taken]
+            )
+        return self._kept[key]
 
     def _seen(self, rank: int, most: int) -> e.EvidenceTaken:
         """Evidence of `rank`: the operations that it has finished, and the one that it is in."""

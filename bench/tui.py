@@ -1,6 +1,6 @@
 """What the screens cost: CPU per tick and bytes per frame at 64, 1,024 and 16,384 ranks.
 
-`python bench/tui.py [--ranks 64,1024] [--seconds N] [--write]`
+`python bench/tui.py [--ranks 64,1024] [--seconds N] [--replayed SECONDS] [--write]`
 
 The app runs as it does for a user, in a terminal of its own (a pty, 150x44), and looks for news
 four times a second. A run is made of records as agents write them, 8 ranks a node: nodes report as
@@ -9,7 +9,7 @@ share of its ranks has made a step (`changed`). The records lie ready as lines o
 that of the whole process (getrusage); `read` is that of the thread that decodes the lines and folds
 them into the model, which any reader of a run pays, and the screen is the rest. Bytes are counted
 where the app writes them. Then keys while nothing changes, from the key to what it paints; a
-replay: two minutes of 1,024 ranks as a journal; and the logs of as many.
+replay: an hour of 1,024 ranks as a journal; and the logs of as many.
 `--write` puts the table into bench/results/tui.md.
 """
 
@@ -39,7 +39,7 @@ from typing import IO, TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tui_world import HZ, world  # noqa: E402
+from tui_world import HZ, long_run, world  # noqa: E402
 
 if TYPE_CHECKING:
     from harness.tui.feed import Feed
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).with_name("results")
 WIDTH, HEIGHT = 150, 44
 WARM_TICKS = 2 * HZ
-REPLAYED_SECONDS = 120
+REPLAYED_SECONDS = 3600
+SEEKS = 100
 LOGGED_SECONDS = 12
 KEYS = 60
 QUIET_SECONDS = 2.0
@@ -58,14 +59,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default="64,1024,16384")
     parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--replayed", type=int, default=REPLAYED_SECONDS, help="seconds")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(json.loads(options.child))
+        job = json.loads(options.child)
+        if "replay" in job:
+            print(json.dumps(replayed(Path(job["replay"]))))
+        else:
+            child(job)
         return
     lines = table([int(text) for text in options.ranks.split(",")], options.seconds)
-    lines += ["", *keys(), *replay(), *logs()]
+    lines += ["", *keys(), *replay(options.replayed), *logs()]
     print("\n".join(lines))
     if options.write:
         (RESULTS / "tui.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -122,44 +128,66 @@ def record(journal: IO[bytes], size: int, changed: float, ticks: int) -> None:
     journal.flush()
 
 
-def replay() -> list[str]:
-    """How soon a journal of 1,024 ranks is there, and how long the way to a moment takes."""
-    from harness import codec
-    from harness.tui.replay import ReplayFeed
-
+def replay(seconds: int, ranks: int = 1024) -> list[str]:
+    """How soon the journal of a long run is there, and how long the way to a moment takes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.jsonl"
-        run = world(1024)
         with path.open("wb") as file:
             header = {"schema": 1, "harness": "0", "run": "bench"}
             file.write(json.dumps(header).encode() + b"\n")
-            for batch in [next(run), *(run.send(0.05) for _ in range(REPLAYED_SECONDS * HZ))]:
-                file.writelines(codec.encode(record) + b"\n" for record in batch)
-        size = path.stat().st_size / 1e6
-        feed = ReplayFeed(path)
-        begun, used = time.monotonic(), cpu()
-        feed.start()
-        while not feed.shown:
-            time.sleep(0.005)
-        first = time.monotonic() - begun
-        while not feed.loaded:
-            time.sleep(0.02)
-        read = cpu() - used
-        feed.playing = False
-        chosen = random.Random(0)
-        took = []
-        for _ in range(40):
-            at_ns = chosen.randrange(feed.tape.first_ns, feed.tape.last_ns)
-            used = time.thread_time()
-            feed.seek(at_ns)
-            took.append((time.thread_time() - used) * 1000)
-        feed.stop()
+            file.writelines(long_run(ranks, seconds))
+        size = path.stat().st_size / 1e9
+        child = subprocess.run(
+            [sys.executable, __file__, "--child", json.dumps({"replay": str(path)})],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+    told = json.loads(child.stdout)
     return [
-        f"Replay of {REPLAYED_SECONDS} s of 1,024 ranks ({size:.0f} MB): the first picture after "
-        f"{first:.2f} s, all of",
-        f"it read after {read:.1f} s of CPU; the way to a moment takes "
-        f"{statistics.median(took):.0f} ms of CPU, {max(took):.0f} at most.",
+        f"Replay of {seconds / 60:.0f} minutes of {ranks:,} ranks ({size:.1f} GB): the first "
+        f"picture after {told['first']:.2f} s and {told['first_cpu']:.2f} s of",
+        f"CPU; incidents are known after {told['search']:.1f} s of CPU, all of it is read after "
+        f"{told['read']:.0f}. The way to a moment then takes",
+        f"{told['seek']:.0f} ms of CPU, {told['seek_95']:.0f} at the 95th percentile, "
+        f"{told['seek_most']:.0f} at most of {told['seeks']}; {told['rss'] / 1024:.0f} MB, "
+        f"{told['kept']:.0f} of them models that are kept.",
     ]
+
+
+def replayed(path: Path) -> dict[str, float]:
+    from harness.garbage import collect_seldom
+    from harness.tui.replay import ReplayFeed
+
+    collect_seldom()
+    begun = time.monotonic()
+    feed = ReplayFeed(path)
+    feed.start()
+    while not feed.shown:
+        time.sleep(0.005)
+    figures = {"first": time.monotonic() - begun, "first_cpu": cpu()}
+    while not feed.loaded:
+        time.sleep(0.02)
+    figures["read"] = cpu()
+    feed.playing = False
+    chosen = random.Random(0)
+    took = []
+    for _ in range(SEEKS):
+        at_ns = chosen.randrange(feed.tape.first_ns, feed.tape.last_ns)
+        used = time.thread_time()
+        feed.seek(at_ns)
+        took.append((time.thread_time() - used) * 1000)
+    feed.stop()
+    used = time.thread_time()
+    feed.tape.search(threading.Event())
+    return figures | {
+        "search": time.thread_time() - used,
+        "seek": statistics.median(took),
+        "seek_95": statistics.quantiles(took, n=20)[-1],
+        "seek_most": max(took),
+        "seeks": SEEKS,
+        "rss": most_memory(),
+        "kept": feed.tape.kept_bytes / 1e6,
+    }
 
 
 def logs(ranks: int = 1024) -> list[str]:
@@ -300,7 +328,7 @@ def child(job: dict) -> None:
             read=(time.thread_time() - reading) / ticks * 1000,
             bytes=written.count - drawn,
             ticks=ticks,
-            rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            rss=most_memory(),
         )
 
     feeding = threading.Thread(target=go_on, daemon=True)
@@ -338,6 +366,13 @@ class Counted:
             write(data)
 
         driver.write = counted
+
+
+def most_memory() -> int:
+    """KB that were resident at most since the program began; getrusage counts in what its parent
+    had when it was forked."""
+    text = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(text.split("VmHWM:")[1].split()[0])
 
 
 def cpu() -> float:

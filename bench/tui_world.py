@@ -1,7 +1,9 @@
 """A large run made of records as agents write them: for bench/tui.py and scripts/screenshots.py."""
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 
+from harness import codec
 from harness import events as e
 from harness.agent.arrivals import most_entries, slower
 from harness.policy import Policy
@@ -74,6 +76,61 @@ def world(size: int) -> Generator[list[e.Record], float, None]:
                 news = _arrivals(node, turn // every * each, each, now_ns)
                 records.append(record(news, f"agent:{node.node_rank}"))
         changed = yield records
+
+
+_ANY = {
+    name: 1_234_567_890_123_456_000 + at
+    for at, name in enumerate((b"step", b"tokens", b"seq", b"wall", b"mono", b"calls"))
+}
+
+
+def long_run(size: int, seconds: int) -> Generator[bytes, None, None]:
+    """Lines of a journal: a start, and then every rank makes a step a second, for so long.
+
+    An hour of a thousand ranks is two million lines, so they are filled in, not encoded."""
+    run = world(size)
+    lines = [codec.encode(record) for record in next(run)]
+    yield b"\n".join([*lines, b""])
+    made = [record for _ in range(4 * HZ * int(slower(size))) for record in run.send(0.0)]
+    reports = {r.event.node_rank: r for r in made if isinstance(r.event, e.PulsesRead)}
+    arrivals = {r.event.node_rank: r for r in made if isinstance(r.event, e.ArrivalsRead)}
+    forms = [_form(reports[node]) for node in sorted(reports)]
+    entered = [codec.encode(arrivals[node]) for node in sorted(arrivals)]
+    pause = round(Policy().reports_apart(len(forms)) * HZ)
+    every = int(REPORT_SECONDS * HZ * slower(size))
+    for turn in range(1, seconds * HZ + 1):
+        mono_ns = turn * 1_000_000_000 // HZ
+        lines = []
+        for node, form in enumerate(forms):
+            if (turn + node) % pause == 0:
+                step = (turn + node % HZ) // HZ
+                values = {
+                    b"step": step, b"tokens": step * 4096, b"seq": 10 + turn, b"calls": turn,
+                    b"mono": mono_ns + 1_000_000_000, b"wall": START_NS + mono_ns,
+                }  # fmt: skip
+                lines.append(form % values)
+            if (turn + node) % every == 0:
+                lines.append(entered[node])
+        yield b"\n".join([*lines, b""])
+
+
+def _form(record: e.Record) -> bytes:
+    """A report of pulses with gaps for what changes from one to the next."""
+    event = record.event
+    assert isinstance(event, e.PulsesRead)
+    pulses = tuple(
+        replace(
+            pulse, step=_ANY[b"step"], tokens=_ANY[b"tokens"], collectives=_ANY[b"calls"],
+            heartbeat_ns=_ANY[b"mono"], step_ns=_ANY[b"wall"],
+        )
+        for pulse in event.pulses
+    )  # fmt: skip
+    stamp = replace(record.stamp, seq=_ANY[b"seq"], wall_ns=_ANY[b"wall"], mono_ns=_ANY[b"mono"])
+    line = codec.encode(replace(record, stamp=stamp, event=replace(event, pulses=pulses)))
+    line = line.replace(b"%", b"%%")
+    for name, value in _ANY.items():
+        line = line.replace(b"%d" % value, b"%(" + name + b")d")
+    return line
 
 
 def _start(record: Callable[..., e.Record], nodes: list[NodeRanks], mesh: Mesh) -> list[e.Record]:

@@ -119,7 +119,9 @@ def read(path: Path) -> Plan:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FaultError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise FaultError(f"{path}: not text in UTF-8 (byte {error.start + 1})") from None
+    except tomllib.TOMLDecodeError as error:
         raise FaultError(f"{path}: not TOML: {error}") from None
     try:
         plan = from_dict(raw, name=path.stem)

@@ -1,7 +1,8 @@
 """Dataclass <-> one JSON line: the same bytes in the journal, on sockets and in gRPC messages.
 
 A record is `{"stamp": {...}, "type": "WorkerExited", "event": {...}}`; an order or a command is
-`{"type": "StopWorkers", ...fields}`, alone as well as inside an event.
+`{"type": "StopWorkers", ...fields}`, alone as well as inside an event. Evidence of a whole node is
+packed (harness.packing).
 """
 
 import dataclasses
@@ -11,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from harness import events
-from harness.events import Event, Record, Stamp
+from harness import events, packing
+from harness.events import Event, EvidenceOfNode, Record, Stamp
 from harness.orders import Command, Order
 
 
@@ -68,6 +69,8 @@ def _decode_event(name: str, raw: msgspec.Raw) -> Event:
     cls = _EVENTS.get(name)
     if cls is None:
         raise CodecError(f"unknown kind of event: {name[:80]!r} (written by a newer version?)")
+    if cls is EvidenceOfNode:
+        return packing.unpacked(raw)
     if not _tagged_fields(cls):
         return typing.cast(Event, _decoder(cls).decode(raw))
     values: Any = msgspec.json.decode(raw)
@@ -93,7 +96,9 @@ def encode(record: Record) -> bytes:
     event: Any = record.event
     cls: Any = type(event)
     tagged = _tagged_fields(cls)
-    if tagged:
+    if cls is EvidenceOfNode:
+        event = packing.packed(event)
+    elif tagged:
         event = {
             field.name: _tag(getattr(event, field.name))
             if field.name in tagged

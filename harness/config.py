@@ -336,7 +336,11 @@ def _read_toml(path: Path, table: tuple[str, ...]) -> dict[str, Any]:
         else:
             import tomli as tomllib
         data: Any = tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not text in UTF-8 (byte {error.start + 1})") from None
+    except ValueError as error:
         raise SettingsError(f"{path}: {error}") from None
     for part in table:
         data = data.get(part, {})

@@ -28,6 +28,7 @@ from harness.observations import DigestsRead as DigestsRead
 from harness.observations import DigestsTold as DigestsTold
 from harness.observations import DoubtRaised as DoubtRaised
 from harness.observations import EvidenceComplete as EvidenceComplete
+from harness.observations import EvidenceOfNode as EvidenceOfNode
 from harness.observations import EvidenceTaken as EvidenceTaken
 from harness.observations import LookedClosely as LookedClosely
 from harness.observations import MarksDiffer as MarksDiffer
@@ -446,6 +447,7 @@ Event = (
     | GpuFailed
     | SetupsRead
     | EvidenceTaken
+    | EvidenceOfNode
     | EvidenceComplete
     | StacksTaken
     | MarksDiffer

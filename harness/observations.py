@@ -76,6 +76,15 @@ class EvidenceTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceOfNode:
+    """The same of ranks of one node together, for runs of many: what they have in common is told
+    once (harness.packing)."""
+
+    node_rank: int
+    taken: tuple[EvidenceTaken, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceComplete:
     collection: int
     node_rank: int

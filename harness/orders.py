@@ -80,7 +80,7 @@ class StartWorkers:
 class CollectEvidence:
     """Take stacks, flight records, process facts and last log lines of all local ranks.
 
-    Answered by one EvidenceTaken per rank and one EvidenceComplete per node.
+    Answered by one EvidenceTaken per rank, or EvidenceOfNode, and one EvidenceComplete per node.
     """
 
     collection: int
@@ -99,6 +99,9 @@ class CollectEvidence:
     """Newest entries of each record to tell of."""
     suspicion: bool = False
     """Only no progress was noticed: nothing has failed, the run goes on."""
+    together: bool = False
+    """Ranks of a node are told of together, and the node has no other news until they are: in runs
+    of thousands a message costs more than a little delay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -399,9 +399,10 @@ def _attempt(state: RunState, index: int) -> AttemptState | None:
 # --- the post-mortem ---------------------------------------------------------------------------
 
 
-def report_text(state: RunState) -> str:
-    """The run in plain text: outcome, attempts, incidents with their cards, ledger, final loss."""
-    parts = [_outcome_lines(state), _attempt_lines(state)]
+def report_text(state: RunState, *, gone: bool = False) -> str:
+    """The run in plain text: outcome, attempts, incidents with their cards, ledger, final loss.
+    `gone`: no process of it is left, though it has not ended."""
+    parts = [_outcome_lines(state, gone), _attempt_lines(state)]
     times = {each.incident: each for each in goodput.incident_times(state)}
     for incident in state.incidents:
         reason = f"  reason: {incident.verdict.reason}"
@@ -410,10 +411,12 @@ def report_text(state: RunState) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _outcome_lines(state: RunState) -> list[str]:
+def _outcome_lines(state: RunState, gone: bool) -> list[str]:
     name = "" if state.run is None else state.run.run
     seconds = max(0, (state.ended_ns or state.last_ns) - state.started_ns) / 1e9
-    if state.ended is None:
+    if gone:
+        outcome = f"run {name}: interrupted after {seconds:.1f} s, no process of it is left"
+    elif state.ended is None:
         outcome = f"run {name}: {state.stage}, {seconds:.1f} s so far"
     else:
         outcome = (
@@ -437,7 +440,7 @@ def _attempt_lines(state: RunState) -> list[str]:
             resumed = f", resumed at step {attempt.resumed_step}{source}"
         lines.append(
             f"attempt {attempt.index}: +{since:.1f} s, {attempt.world_size} ranks, {attempt.why}"
-            f"{resumed}, reached step {attempt.step}"
+            f"{resumed}, reached step {max(attempt.step, attempt.resumed_step or 0)}"
         )
     return lines
 

@@ -29,11 +29,9 @@ class RunFollow:
         while self._reader is not None and (lines := self._reader.read()):
             for line in lines:
                 self._take(line)
-        if self._ended:
+        if self._ended or self.found.packed:
             return True
-        controller = runs.controller_facts(self.found, self._state)
-        dead = controller is not None and controller.alive is False
-        if not dead or runs.has_agents(self._state):
+        if not runs.is_gone(self.found, self._state):
             self._missing_since = None
             return False
         now = time.monotonic()

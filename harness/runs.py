@@ -39,6 +39,9 @@ class RunFolder:
     """A run on this file system."""
 
     path: Path
+    packed: bool = False
+    """It came in a bundle: how it was at one moment. Nothing more will come, and nobody of it is
+    here."""
 
     @property
     def name(self) -> str:
@@ -109,7 +112,7 @@ def find(argument: str | None, root: Path) -> RunFolder | Endpoint:
         return Endpoint(address=argument)
     if Path(argument).is_file():
         if bundles.is_bundle(Path(argument)):
-            return RunFolder(path=bundles.unpack(Path(argument)))
+            return RunFolder(path=bundles.unpack(Path(argument)), packed=True)
         raise RunNotFound(
             f"{argument} is neither a run nor a bundle of one", help=_what_there_is(root)
         )
@@ -200,6 +203,8 @@ def _read_journal(folder: RunFolder) -> Reading:
     if has_header(folder.journal):
         for record in journal.read(folder.journal, on_bad="skip", say=notes.append):
             fold(state, record)
+    if folder.packed and state.ended is None:
+        notes.append("the run went on when it was bundled; this is how it was then")
     return Reading(state=state, notes=tuple(notes))
 
 
@@ -223,6 +228,15 @@ def controller_facts(folder: RunFolder, state: RunState) -> ControllerFacts | No
     if head is not None and head.host not in ("", socket.gethostname()):
         return ControllerFacts(address=address, pid=pid, alive=None)
     return ControllerFacts(address=address, pid=pid, alive=_is_ours(pid, b"harness.controller"))
+
+
+def is_gone(found: RunFolder | Endpoint, state: RunState) -> bool:
+    """Whether a run of this machine has not ended, and yet no process that leads it is left. Its
+    launcher starts a controller anew within a moment: ask again before it is believed for good."""
+    if isinstance(found, Endpoint) or found.packed or state.ended is not None:
+        return False
+    controller = controller_facts(found, state)
+    return controller is not None and controller.alive is False and not has_agents(state)
 
 
 def has_agents(state: RunState) -> bool | None:

@@ -97,9 +97,11 @@ class Tracer:
                 self._made(stamp.attempt, event)
             case e.ArrivalsRead():
                 self._arrived(stamp.attempt, event)
-            case e.EvidenceTaken() if self._wanted(event.rank):
-                for collective in event.collectives:
-                    self._recorded(stamp.attempt, event.rank, collective)
+            case e.EvidenceTaken():
+                self._seen(stamp.attempt, event)
+            case e.EvidenceOfNode():
+                for taken in event.taken:
+                    self._seen(stamp.attempt, taken)
             case e.PulsesRead():
                 for pulse in event.pulses:
                     self._pulse(stamp, event.node_rank, pulse)
@@ -121,6 +123,11 @@ class Tracer:
 
     def _wanted(self, rank: int) -> bool:
         return self._ranks is None or rank in self._ranks
+
+    def _seen(self, attempt: int, taken: e.EvidenceTaken) -> None:
+        if self._wanted(taken.rank):
+            for collective in taken.collectives:
+                self._recorded(attempt, taken.rank, collective)
 
     def _made(self, attempt: int, made: e.GroupCreated) -> None:
         members = tuple(sorted(made.ranks))

@@ -13,6 +13,7 @@ from harness.orders import Command, Inject, Preempt, RestartRun, SaveNow, ShowSt
 from harness.state import RunState
 from harness.tui.actions import ACTIONS, BY_NAME, keys_text, offered
 from harness.tui.dialogs import Confirm, TextScreen, help_lines
+from harness.tui.feed import ENDED
 from harness.tui.grid import ZOOMS
 from harness.tui.moving import Moving
 from harness.tui.pages.chaos import about
@@ -219,7 +220,10 @@ class HarnessApp(Moving):
     def action_incident(self, step: int) -> None:
         feed = self._replay
         if feed is not None and not feed.incident(step):
-            self.say("there is no later incident" if step > 0 else "there is no earlier incident")
+            sought = (
+                "" if feed.tape.searched or step < 0 else " so far; the journal is being searched"
+            )
+            self.say(f"there is no {'later' if step > 0 else 'earlier'} incident{sought}")
         self.show()
 
     def action_time(self) -> None:
@@ -240,7 +244,7 @@ class HarnessApp(Moving):
     # --- asking the run ------------------------------------------------------------------------
 
     def action_take_stacks(self) -> None:
-        if self.do is None or self.feed.label == "ENDED" or self.replayed:
+        if self.do is None or self.feed.over or self.replayed:
             self.say("stacks can only be taken of a run that goes on")
             return
         if self.page != "stacks":
@@ -397,8 +401,8 @@ class HarnessApp(Moving):
             self.say("this is a replay: what happened cannot be changed")
         elif not self.may_change:
             self.say("this view is read-only")
-        elif self.feed.label == "ENDED":
-            self.say("the run has ended")
+        elif self.feed.over:
+            self.say("the run has ended" if self.feed.label == ENDED else "the run is gone")
         else:
             return True
         return False

@@ -3,6 +3,7 @@
 With trouble they name the rank where it began, as far as that is known, and what comes next.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -60,6 +61,14 @@ def banner_of(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
         return stalled
     starting = _starting(state, cells, now_ns)
     return starting if starting is not None else _running(state, cells, now_ns)
+
+
+def gone_banner(state: RunState, now_ns: int) -> Banner:
+    """Of a run that has not ended and of which no process is left."""
+    last = duration_text((now_ns - state.last_ns) / 1e9)
+    sign = f"its last sign was {last} ago" if state.last_ns else "its journal is empty"
+    first = f"GONE  no process of it is left; {sign}"
+    return Banner(tone="bad", lines=(first, _last_incident(state)))
 
 
 def _ended(state: RunState) -> Banner:
@@ -125,6 +134,8 @@ def _first_trouble(state: RunState) -> Banner | None:
     named as the beginning only when it is the only one that went without a word."""
     attempt = state.attempt
     if attempt is None or state.stage not in ("running", "judging"):
+        return None
+    if not (attempt.failed or attempt.gone):
         return None
     silent: list[tuple[int, RankState, str]] = []
     raised: list[tuple[int, RankState, str]] = []
@@ -199,15 +210,13 @@ def _starting(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner | N
 
 
 def _running(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
-    alive = [cell for cell in cells if cell.state != "done"]
-    if alive and all(cell.state == "stale" for cell in alive):
+    counts = Counter([cell.state for cell in cells])
+    if counts["stale"] and counts.keys() <= {"stale", "done"}:
         since = duration_text((now_ns - state.last_ns) / 1e9)
         text = f"SILENT?  no sign of life from any rank for {since} (no verdict)"
         return Banner(tone="warn", lines=(text, _last_incident(state)))
-    troubled = [cell for cell in cells if cell.state in TROUBLED]
-    if not troubled:
-        checkpointing = sum(1 for cell in cells if cell.state == "checkpoint")
-        done = sum(1 for cell in cells if cell.state == "done")
+    if TROUBLED.isdisjoint(counts):
+        checkpointing, done = counts["checkpoint"], counts["done"]
         text = f"RUNNING  all {len(cells)} ranks well" if len(cells) != 1 else "RUNNING  all well"
         if checkpointing:
             text += f", {checkpointing} in a checkpoint"
@@ -216,6 +225,7 @@ def _running(state: RunState, cells: Sequence[Cell], now_ns: int) -> Banner:
         now = saving(state)
         under_way = f"SAVING  {now.words}" if now is not None and not now.over else ""
         return Banner(tone="ok", lines=(text, under_way or _last_incident(state)))
+    troubled = [cell for cell in cells if cell.state in TROUBLED]
     first = min(troubled, key=lambda cell: (cell.step, cell.rank))
     others = len(troubled) - 1
     more = f" and {plural(others, 'other')}" if others else ""

@@ -104,9 +104,13 @@ class Cell(NamedTuple):
     local_rank: int = -1
 
 
-def cells_of(state: RunState, attempt: AttemptState, now_ns: int) -> tuple[Cell, ...]:
-    """The cells of all ranks of `attempt`, in rank order."""
+def cells_of(
+    state: RunState, attempt: AttemptState, now_ns: int, *, over: bool = False
+) -> tuple[Cell, ...]:
+    """The cells of all ranks of `attempt`, in rank order. `over`: none of them lives, whatever was
+    said last."""
     judge = _RankJudge(state, attempt, _incident_of(state, attempt), now_ns)
+    judge.ended = judge.ended or over
     well, alive = not judge.blamed, judge.alive
     phases = {rank.phase for rank in attempt.ranks.values()}
     cleaned = {phase: clean(phase) for phase in phases}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from harness import journal, runs
 from harness.errors import HarnessError
 from harness.events import Record
+from harness.runfollow import GONE_SECONDS
 from harness.state import RunState
 from harness.tui.model import Model
 
@@ -26,6 +27,9 @@ log = logging.getLogger("harness.tui")
 
 Pump = Callable[["Feed"], None]
 _RETRY_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
+ENDED, GONE = "ENDED", "GONE"
+"""How fresh a run is of which nothing more will come: it said so, or nobody of it is left."""
 
 
 class Feed:
@@ -78,6 +82,11 @@ class Feed:
             self._going.set()
         self.version += 1
 
+    @property
+    def over(self) -> bool:
+        """Nothing more will come of it."""
+        return self.label in (ENDED, GONE)
+
     @contextmanager
     def state(self) -> Iterator[RunState]:
         """The state, held still."""
@@ -92,12 +101,12 @@ class Feed:
             self.received += 1
             self.version += 1
             if self.model.state.ended is not None:
-                self.label = "ENDED"
+                self.label = ENDED
 
     def say(self, label: str, trouble: str = "") -> None:
         with self.lock:
             if self.model.state.ended is not None:
-                label = "ENDED"
+                label = ENDED
             self.label, self.trouble = label, " ".join(trouble.split())
             self.version += 1
 
@@ -111,15 +120,18 @@ class Feed:
             self.say("BROKEN", f"{type(error).__name__}: {error}")
 
 
-def journal_feed(path: Path) -> Feed:
-    """Follows the journal at `path`, which need not exist yet, until the feed is stopped."""
+def journal_feed(path: Path, label: str = "LIVE") -> Feed:
+    """Follows the journal at `path`, which need not exist yet, until the feed is stopped; `label`
+    says how fresh it is then."""
 
     def pump(feed: Feed) -> None:
         feed.say("WAITING")
         while not runs.has_header(path):
             if feed.stop_asked.wait(0.1):
                 return
-        feed.say("LIVE")
+        feed.say(label)
+        if label == "LIVE":
+            threading.Thread(target=_watch_life, args=(feed, path), daemon=True).start()
         notes = journal.follow(
             path, feed.stop_asked, on_bad="skip", say=lambda note: feed.say(feed.label, note)
         )
@@ -127,6 +139,19 @@ def journal_feed(path: Path) -> Feed:
             feed.take(record)
 
     return Feed(pump, source=str(path))
+
+
+def _watch_life(feed: Feed, path: Path) -> None:
+    """Say when no process of the run is left; a controller is started anew within three seconds."""
+    missing = 0.0
+    while not feed.stop_asked.wait(_LOOK_SECONDS):
+        with feed.state() as state:
+            gone = runs.is_gone(runs.RunFolder(path=path.parent), state)
+        missing = missing + _LOOK_SECONDS if gone else 0.0
+        if missing > GONE_SECONDS and feed.label != GONE:
+            feed.say(GONE)
+        elif not gone and feed.label == GONE:
+            feed.say("LIVE")
 
 
 def controller_feed(address: str, token: str, tls: "Tls | None" = None) -> Feed:
@@ -150,7 +175,7 @@ async def _watch(feed: Feed, address: str, token: str, tls: "Tls | None") -> Non
         error = watching.exception()
         if error is not None and not isinstance(error, (HarnessError, OSError)):
             raise error
-        if feed.label == "ENDED":
+        if feed.label == ENDED:
             return
         why = error.message if isinstance(error, HarnessError) else "the connection was closed"
         feed.say("RETRYING", f"no controller at {address}: {why}")

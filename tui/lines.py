@@ -6,6 +6,7 @@ times less (measured), and the cost follows the window, not the world.
 
 from collections.abc import Callable
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -104,30 +105,40 @@ class LinesView(ScrollView, can_focus=False):
         return line
 
     def render_line(self, y: int) -> Strip:
-        left, top = self.scroll_offset
-        line = self._paint(top + y)
-        width = self.outer_size.width  # a scroll bar lies over it
-        if (left, width) != self._drawn_for:
-            self._shown.clear()
-            self._drawn_for = left, width
-        shown = self._shown.get(top + y)
-        if shown is not None and shown[0] == line:
-            return shown[1]
-        inked = self._inked or self._ink()
-        strip = Strip([Segment(text, inked[ink]) for text, ink in line])
-        strip = strip.crop(left) if left else strip
-        strip = strip.adjust_cell_length(width, self._base)
-        self._shown[top + y] = line, strip
-        return strip
+        return self.render_lines(Region(0, y, self.outer_size.width, 1))[0]
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Textual's own way looks at each line for borders, padding, tint, opacity and filters.
         There are none here, and what filters do (NO_COLOR) is in the ink."""
-        strips = [self.render_line(y) for y in crop.line_range]
-        left, right = crop.column_span
-        if (left, right) == (0, self._drawn_for[1]):
+        left, top = self.scroll_offset
+        width = self.outer_size.width  # a scroll bar lies over it
+        if (left, width) != self._drawn_for:
+            self._shown.clear()
+            self._drawn_for = left, width
+        strips = [self._strip(top + y, left, width) for y in crop.line_range]
+        first, last = crop.column_span
+        if (first, last) == (0, width):
             return strips
-        return [strip.crop(left, right) for strip in strips]
+        return [strip.crop(first, last) for strip in strips]
+
+    def _strip(self, y: int, left: int, width: int) -> Strip:
+        """Columns `left` to `left` + `width` of line `y`."""
+        line = self._paint(y)
+        shown = self._shown.get(y)
+        if shown is not None and shown[0] == line:
+            return shown[1]
+        inked = self._inked or self._ink()
+        segments = [Segment(text, inked[ink]) for text, ink in line]
+        # Measured as a whole: Textual would measure each segment.
+        length = cell_len("".join([text for text, _ in line]))
+        if length < left + width:
+            segments.append(Segment(" " * (left + width - length), self._base))
+            length = left + width
+        strip = Strip(segments, length)
+        if left or length > width:
+            strip = strip.crop(left, left + width)
+        self._shown[y] = line, strip
+        return strip
 
     def _ink(self) -> dict[str, Style]:
         """Every segment carries a full style: without one NO_COLOR breaks, and without the widget's

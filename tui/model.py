@@ -17,7 +17,7 @@ class Model:
     """`apply` takes the next record; all else is read."""
 
     def __init__(self) -> None:
-        self.state = RunState()
+        self.state = RunState(judging=False)
         self.history = History()
         self.taken: dict[int, StacksTaken] = {}
         """By node: the answers to the newest request for stacks."""

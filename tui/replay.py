@@ -5,127 +5,20 @@ before and folds on from there. The clock is the run's own, so a hang is as long
 """
 
 import bisect
-import pickle
+import contextlib
 import re
 import threading
 import time
-from array import array
-from collections.abc import Callable
 from pathlib import Path
 
-from harness import codec, journal
 from harness.errors import HarnessError
-from harness.events import IncidentOpened, Record
 from harness.tui.feed import Feed
-from harness.tui.model import Model
+from harness.tui.tape import Tape
 from harness.tui.wording import duration_text
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 60.0)
 _TIME = re.compile(r"([+-]?)(\d{1,6}(?::\d{1,2}){0,2})")
 _TICK_SECONDS = 0.1
-_KEEP_SECONDS = 0.15
-"""So much folding between two kept models: what a seek takes at most, beside loading one."""
-_MOST_BYTES = 256 << 20
-"""Of all kept models."""
-
-
-class Tape:
-    """Where each record of a journal stands, and the models of some moments. Records are read again
-    when they are needed: a long run does not fit into memory as objects."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.times = array("q")
-        """Wall clock of each record, never falling: clocks of nodes differ a little."""
-        self.incidents: list[int] = []
-        """Wall clock of each incident."""
-        self._offsets = array("q")
-        self._kept: list[tuple[int, bytes]] = [(0, pickle.dumps(Model()))]
-        self._model = Model()
-        self._spent = 0.0
-        self._every = _KEEP_SECONDS
-
-    def read(self, stop: threading.Event, say: Callable[[str], None]) -> None:
-        """Read the journal to its end, or until `stop`. Damaged lines are left out and said."""
-        journal.read_header(self.path)
-        with self.path.open("rb") as file:
-            offset = len(file.readline())
-        reader = journal.LineReader(self.path, offset=offset)
-        number = 1
-        try:
-            while lines := reader.read():
-                for line in lines:
-                    number += 1
-                    try:
-                        self._add(codec.decode(line), offset)
-                    except codec.CodecError as error:
-                        say(f"{self.path.name}:{number}: {error}; left out")
-                    offset += len(line) + 1
-                if stop.is_set():
-                    return
-        finally:
-            reader.close()
-
-    def _add(self, record: Record, offset: int) -> None:
-        begun = time.thread_time()
-        at_ns = max(record.stamp.wall_ns, self.times[-1] if self.times else 0)
-        self._offsets.append(offset)
-        self.times.append(at_ns)
-        if isinstance(record.event, IncidentOpened):
-            self.incidents.append(at_ns)
-        self._model.apply(record)
-        self._spent += time.thread_time() - begun
-        if self._spent > self._every:
-            self._spent = 0.0
-            kept = [*self._kept, (len(self.times), pickle.dumps(self._model, protocol=5))]
-            if sum(len(raw) for _, raw in kept) > _MOST_BYTES:
-                del kept[1::2]
-                self._every *= 2
-            self._kept = kept  # in one go: another thread looks things up in it
-
-    @property
-    def first_ns(self) -> int:
-        return self.times[0] if self.times else 0
-
-    @property
-    def last_ns(self) -> int:
-        return self.times[-1] if self.times else 0
-
-    def count_at(self, at_ns: int) -> int:
-        """How many records there were by then."""
-        return bisect.bisect_right(self.times, at_ns)
-
-    def kept_before(self, count: int) -> int:
-        """Up to which record, at most `count`, there is a model ready."""
-        return self._nearest(count)[0]
-
-    def model_of(self, count: int) -> Model:
-        """The model after the first `count` records."""
-        begun, raw = self._nearest(count)
-        model: Model = pickle.loads(raw)
-        self.forward(model, begun, count)
-        return model
-
-    def forward(self, model: Model, begun: int, count: int) -> None:
-        """Take `model`, which holds the first `begun` records, on to `count` of them."""
-        if begun >= count:
-            return
-        reader = journal.LineReader(self.path, offset=self._offsets[begun])
-        place = self._offsets[begun]
-        at = begun
-        try:
-            while at < count and (lines := reader.read()):
-                for line in lines:
-                    if at < count and place == self._offsets[at]:
-                        model.apply(codec.decode(line))
-                        at += 1
-                    place += len(line) + 1
-        finally:
-            reader.close()
-
-    def _nearest(self, count: int) -> tuple[int, bytes]:
-        kept = self._kept
-        return kept[bisect.bisect_right(kept, count, key=lambda each: each[0]) - 1]
 
 
 class ReplayFeed(Feed):
@@ -141,6 +34,8 @@ class ReplayFeed(Feed):
         self.shown = 0
         """Records that the model holds."""
         self._now_ns = 0
+        self._wanted_ns: int | None = None
+        """The moment to go to as soon as the journal is read so far."""
         self._wake = threading.Event()
 
     @property
@@ -157,7 +52,7 @@ class ReplayFeed(Feed):
 
     def hold(self, holding: bool) -> None:
         self.playing = not holding
-        if not holding and self._now_ns >= self.tape.last_ns:
+        if not holding and self.loaded and self._now_ns >= self.tape.last_ns:
             self.seek(self.tape.first_ns)
         self._label()
 
@@ -183,7 +78,7 @@ class ReplayFeed(Feed):
 
     def incident(self, step: int) -> bool:
         """Go to the next or the previous incident; whether there is one."""
-        found = self.tape.incidents
+        found = self.tape.incidents_of_all()
         later = [at_ns for at_ns in found if at_ns > self._now_ns]
         earlier = [at_ns for at_ns in found if at_ns < self._now_ns]
         target = later[:1] if step > 0 else earlier[-1:]
@@ -193,6 +88,17 @@ class ReplayFeed(Feed):
         return bool(target)
 
     def seek(self, at_ns: int) -> None:
+        """Show the moment `at_ns`; one that is not read yet as soon as it is."""
+        tape = self.tape
+        at_ns = min(at_ns, tape.end_ns)
+        if at_ns > tape.last_ns and not self.loaded:
+            self._wanted_ns = at_ns
+            self._label()
+        else:
+            self._wanted_ns = None
+            self._go(at_ns)
+
+    def _go(self, at_ns: int) -> None:
         """Show the moment `at_ns`, as far as the journal is read."""
         tape = self.tape
         with self.lock:
@@ -220,19 +126,22 @@ class ReplayFeed(Feed):
     def clock_text(self) -> str:
         """`00:00:41 of 00:02:10`, since the first record."""
         first_ns = self.tape.first_ns
-        now, whole = (self._now_ns - first_ns) / 1e9, (self.tape.last_ns - first_ns) / 1e9
+        end_ns = self.tape.end_ns if self.tape.times else first_ns
+        now, whole = (self._now_ns - first_ns) / 1e9, (end_ns - first_ns) / 1e9
         return f"{duration_text(now)} of {duration_text(whole)}"
 
     def _label(self) -> None:
         word = "REPLAY" if self.playing else "PAUSED"
         if self._now_ns >= self.tape.last_ns and self.loaded:
             word = "END"
+        if self._wanted_ns is not None:
+            word = f"READING {self.tape.share:.0%}"
         self.label = f"{word} x{self.speed:g} {self.clock_text()}"
         self.version += 1
 
     def _play(self, _: Feed) -> None:
-        reading = threading.Thread(target=self._read, name="tape", daemon=True)
-        reading.start()
+        for name, work in (("tape", self._read), ("search", self._search)):
+            threading.Thread(target=work, name=name, daemon=True).start()
         before = time.monotonic()
         while not self._wake.wait(_TICK_SECONDS):
             now = time.monotonic()
@@ -240,9 +149,15 @@ class ReplayFeed(Feed):
             if not self.tape.times:
                 continue
             if self._now_ns == 0:
-                self.seek(self.tape.first_ns)
+                self._go(self.tape.first_ns)
+            wanted_ns = self._wanted_ns
+            if wanted_ns is not None:
+                if self.loaded or wanted_ns <= self.tape.last_ns:
+                    self.seek(wanted_ns)
+                else:
+                    self._label()
             elif self.playing and self._now_ns < self.tape.last_ns:
-                self.seek(self._now_ns + int(passed * self.speed * 1e9))
+                self._go(self._now_ns + int(passed * self.speed * 1e9))
 
     def _read(self) -> None:
         try:
@@ -253,6 +168,10 @@ class ReplayFeed(Feed):
             self._note(f"{type(error).__name__}: {error}")
         self.loaded = True
         self._label()
+
+    def _search(self) -> None:
+        with contextlib.suppress(OSError):  # whoever reads it says so
+            self.tape.search(self.stop_asked)
 
     def _note(self, note: str) -> None:
         self.trouble = " ".join(note.split())

@@ -22,7 +22,7 @@ from harness.faults import Fault
 from harness.orders import Command
 from harness.tui.actions import ACTIONS
 from harness.tui.dialogs import TextScreen
-from harness.tui.feed import Feed
+from harness.tui.feed import GONE, Feed
 from harness.tui.grid import Grid, Zoom
 from harness.tui.lines import LinesView
 from harness.tui.logwatch import LogWatch
@@ -204,11 +204,11 @@ class Shell(App[None]):
 
     def _build(self) -> View:
         with self.feed.state() as state:
-            return build(state, self.clock())
+            return build(state, self.clock(), gone=self.feed.label == GONE)
 
     def tick(self) -> None:
         """Redraw when something new is known, or when a second has passed in a live run."""
-        still = self.feed.label == "ENDED" or self.feed.holding
+        still = self.feed.over or self.feed.holding
         second = 0 if still else self.clock() // 1_000_000_000
         seen = (self.feed.version, self.logs.version if self.logs else 0, second)
         if seen != self._seen and time.monotonic() >= self._rested:

@@ -12,7 +12,7 @@ from harness.goodput import ettr
 from harness.incidents import Incident
 from harness.saving import Saving, saving
 from harness.state import RunState
-from harness.tui.banner import Banner, banner_of
+from harness.tui.banner import Banner, banner_of, gone_banner
 from harness.tui.cells import CULPRITS, TROUBLED, Cell, cells_of
 from harness.tui.wording import axes_of, clean, place_text, plural, where_text, who_text
 
@@ -127,13 +127,15 @@ class View:
         return next((r for r in reversed(ranks) if r < rank), ranks[-1])
 
 
-def build(state: RunState, now_ns: int) -> View:
-    """The view of `state` at `now_ns` (wall clock, nanoseconds)."""
-    if state.ended_ns:
-        now_ns = state.ended_ns
+def build(state: RunState, now_ns: int, *, gone: bool = False) -> View:
+    """The view of `state` at `now_ns` (wall clock, nanoseconds). `gone`: no process of it is left,
+    though it has not ended."""
+    seen_ns = now_ns
+    if state.ended_ns or gone:
+        now_ns = state.ended_ns or state.last_ns
     attempt = state.attempt
-    cells = cells_of(state, attempt, now_ns) if attempt is not None else ()
-    banner = banner_of(state, cells, now_ns)
+    cells = cells_of(state, attempt, now_ns, over=gone) if attempt is not None else ()
+    banner = gone_banner(state, seen_ns) if gone else banner_of(state, cells, now_ns)
     return View(
         header=_header(state, now_ns),
         banner=banner,

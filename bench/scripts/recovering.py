@@ -2,8 +2,9 @@
 
 `recovering.py plain|inprocess|torchft FOLDER FAULT`. FAULT is what rank 2 meets in step 55 when
 it is first taken: kill (SIGKILL), raise (an exception), exit (code 3), stop (SIGSTOP), sleep (it
-never returns), mismatch (1000 elements too many), skip (the reduction of gradients is left out) or
-slow (from there on it takes five times as long). A checkpoint is written every 10 steps. FOLDER
+never returns), mismatch (1000 elements too many), skip (the reduction of gradients is left out),
+skip_silent (the same where no other reduction follows, so that all have one size) or slow (from
+there on it takes five times as long). A checkpoint is written every 10 steps. FOLDER
 gets the checkpoint and `events`, one JSON list a line: what, when, step, rank, how often this
 program was begun. `plain` runs under harness and torchrun alike; the other two have the calls that
 NVRx's in-process restart and torchft ask for.
@@ -75,8 +76,9 @@ class Training:
         if self.odd == "mismatch":
             flat = torch.cat([flat, torch.zeros(1000)])
         count = sum(parameter.numel() for parameter in parameters)
-        flat = flat if self.odd == "skip" else all_reduce(flat)[:count]
-        all_reduce(torch.zeros(1))
+        flat = flat if self.odd.startswith("skip") else all_reduce(flat)[:count]
+        if FAULT != "skip_silent":
+            all_reduce(torch.zeros(1))
         self.odd = ""
         parts = flat.split([parameter.numel() for parameter in parameters])
         for parameter, part in zip(parameters, parts, strict=True):
@@ -98,7 +100,7 @@ class Training:
             os.kill(os.getpid(), signal.SIGSTOP)
         if FAULT == "sleep":
             user_code_that_never_returns()
-        if FAULT in ("mismatch", "skip"):
+        if FAULT in ("mismatch", "skip", "skip_silent"):
             self.odd = FAULT
             return
         if FAULT in ("stop", "slow"):
@@ -140,10 +142,22 @@ def plain() -> None:
     training = Training()
     training.rank = dist.get_rank()
     training.begun = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    loop(training, summed, lambda: None)
+    loop(training, summed, heartbeats())
     dist.barrier()
     del training
     dist.destroy_process_group()
+
+
+def heartbeats() -> Callable[[], None]:
+    """What each step tells NVRx's ft_launcher, where that runs it."""
+    if "HARNESS_BENCH_HEARTBEATS" not in os.environ:
+        return lambda: None
+    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    tell: Callable[[], None] = client.send_heartbeat
+    return tell
 
 
 def inprocess() -> None:

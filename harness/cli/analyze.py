@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from harness import report
+from harness.cli.completing import complete_folders
 from harness.cli.output import note
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.diagnosis.waits import judge
@@ -21,7 +22,7 @@ _WHY = "dumps are all there is: nothing is changed"
 
 
 @click.command("analyze", cls=ReadingCommand, context_settings=SETTINGS)
-@click.argument("directory", metavar="DIR", required=False)
+@click.argument("directory", metavar="DIR", required=False, shell_complete=complete_folders)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 @click.option("--groups", is_flag=True, help="Group by group: who is missing, who differs.")
 @click.option("--check", is_flag=True, help="Exit with 80 when a hang or a desync is found.")

@@ -10,7 +10,7 @@ import click
 from harness import runs
 from harness.cli.reading import SCHEMA, print_json
 from harness.config import Job
-from harness.errors import PlatformError, Refused, TooEarly
+from harness.errors import Elsewhere, PlatformError, Refused, TooEarly
 from harness.orders import Command
 from harness.wire import observer
 from harness.wire.tls import Tls
@@ -25,12 +25,11 @@ class Door:
     tls: Tls
 
 
-def ask(run: str | None, runs_dir: str | None, command: Command) -> str:
-    """Do `command` on `run` (None: the newest); returns what the controller says to it.
+def ask(found: runs.RunFolder | runs.Endpoint, command: Command) -> str:
+    """Do `command` on the run; returns what the controller says to it.
 
-    Raises UsageError when there is no such run, when it has ended, or when it refuses.
+    Raises UsageError when it has ended, cannot be reached from here, or refuses.
     """
-    found = runs.find(run, runs.runs_dir(runs_dir))
     door = door_of(found)
     accepted, why = observer.do_blocking(
         door.address, command, f"cli:{user()}", door.token, door.tls
@@ -54,6 +53,11 @@ def door_of(found: runs.RunFolder | runs.Endpoint) -> Door:
     """Where the controller of a run is, and what it wants to see. Raises UsageError."""
     if isinstance(found, runs.Endpoint):
         return Door(address=found.address, token=runs.token(), tls=runs.tls())
+    if found.packed:
+        raise Elsewhere(
+            "a bundle is how a run was; the run is not reached through it",
+            help="give the run's name or directory on its own machine, or HOST:PORT",
+        )
     try:
         raw = json.loads((found.path / "controller.json").read_text(encoding="utf-8"))
         address = str(raw["address"])

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from harness import bundles, journal, runs
-from harness.bundles import Packed, Source
+from harness.bundles import BundleError, Packed, Source
+from harness.cli.completing import complete_files
 from harness.cli.output import note
 from harness.cli.reading import (
     SCHEMA,
@@ -31,7 +32,13 @@ _LOGS = 64 << 20
 
 @click.command("bundle", cls=ReadingCommand, context_settings=SETTINGS)
 @reading_options
-@click.option("--out", "-o", metavar="FILE", help="Where to.  [default: NAME.bundle.tar.gz]")
+@click.option(
+    "--out",
+    "-o",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Where to.  [default: NAME.bundle.tar.gz]",
+)
 @click.option(
     "--logs",
     type=click.Choice(["tail", "all", "none"]),
@@ -54,6 +61,8 @@ def command(
     Everything that takes a RUN takes the file: report, status, logs, trace, replay, tui.
     """
     found = on_this_machine(runs.find(run, runs.runs_dir(runs_dir)))
+    if found.packed:
+        raise BundleError(f"{run} is a bundle already", help="give the run that it was made of")
     reading = runs.read(found)
     for text in reading.notes:
         note(text)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from harness.cli.completing import complete_files, complete_folders
 from harness.cli.inject import complete_kinds
 from harness.cli.numbers import Number, Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
@@ -35,7 +36,12 @@ _OPTIONS = "campaign.json"
 """What a campaign was begun with, in its folder."""
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 _OUT = click.option(
-    "--out", metavar="DIR", default="chaos-runs", show_default=True, help="Where all is written."
+    "--out",
+    metavar="DIR",
+    shell_complete=complete_folders,
+    default="chaos-runs",
+    show_default=True,
+    help="Where all is written.",
 )
 
 
@@ -209,9 +215,13 @@ def _tell(judgment: Any) -> None:
 @click.option("--seed", type=Whole(), default=0, show_default=True)
 @click.option("--shrink", "tries", type=Whole(least=0), default=0, show_default=True,
               help="Make failing plans small, with at most so many runs for each.")  # fmt: skip
-@click.option("--report", metavar="FILE", help="Write the Markdown there too.")
-@click.option("--resume", metavar="DIR", help="Go on with that campaign and its options; judged is"
-              " not done again.")  # fmt: skip
+@click.option(
+    "--report", metavar="FILE", shell_complete=complete_files, help="Write the Markdown there too."
+)
+@click.option(
+    "--resume", metavar="DIR", shell_complete=complete_folders,
+    help="Go on with that campaign and its options; judged is not done again.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say which runs there would be, start none.")
 @_OUT
 @_JSON

@@ -10,6 +10,7 @@ import click
 from harness import checkpointdir
 from harness.checkpointdir import Found
 from harness.cli import saving
+from harness.cli.completing import complete_folders
 from harness.cli.numbers import Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import CheckpointError, ExitCode
@@ -33,7 +34,7 @@ def command(ctx: click.Context) -> None:
 
 
 command.add_command(saving.command)
-_FOLDER = click.argument("directory", metavar="DIR")
+_FOLDER = click.argument("directory", metavar="DIR", shell_complete=complete_folders)
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 
 

@@ -11,7 +11,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from harness import config as configuration
-from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, complete_runs, print_json
+from harness.cli.completing import complete_files, complete_runs, runs_dir_option
+from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.config import Origin
 from harness.errors import Elsewhere, ExitCode, OutputError, SettingsError, UsageError
 from harness.settings import BY_NAME, GROUPS, Setting, Value
@@ -60,7 +61,7 @@ def complete_names(
     shell_complete=complete_runs,
     help="Of a run, as it was started, instead.",
 )
-@click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
+@runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 def show(
     names: tuple[str, ...],
@@ -100,7 +101,7 @@ def show(
 @command.command(
     "validate", cls=ReadingCommand, context_settings=SETTINGS, short_help="All that is wrong."
 )
-@click.argument("file", required=False)
+@click.argument("file", required=False, shell_complete=complete_files)
 @click.option("--strict", is_flag=True, help="Variables that look mistyped are wrong too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 def validate(file: str | None, strict: bool, as_json: bool) -> int:
@@ -208,7 +209,8 @@ def _files(file: str | None) -> list[tuple[Path, tuple[str, ...]]]:
         return configuration.config_files(os.environ, Path.cwd())
     path = Path(file)
     if not path.is_file():
-        raise SettingsError(f"{file}: no such file", help="harness config init writes one")
+        what = "is not a file" if path.exists() else "no such file"
+        raise SettingsError(f"{file}: {what}", help="harness config init writes one")
     return [(path, ("tool", "harness") if path.name == "pyproject.toml" else ())]
 
 

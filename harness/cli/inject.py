@@ -3,17 +3,21 @@
 import dataclasses
 import json
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from harness.cli.ask import ask
+from harness.cli.completing import complete_runs, runs_dir_option
 from harness.cli.numbers import Number, Whole
-from harness.cli.reading import SCHEMA, ReadingCommand, complete_runs, print_json
+from harness.cli.reading import SCHEMA, ReadingCommand, print_json
 from harness.errors import FaultError, Refused
 from harness.faults import ANY, Fault, when, whom
 from harness.orders import Inject
+
+if TYPE_CHECKING:
+    from harness.runs import Endpoint, RunFolder
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _COUNT = Whole(least=0)
@@ -54,7 +58,7 @@ def complete_kinds(
     help="Refuse to harm more ranks of this run than so many.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would happen, do nothing.")
-@click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
+@runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 def command(
     kind: str, run: str | None, runs_dir: str | None, dry_run: bool, as_json: bool, max_ranks: int,
@@ -69,18 +73,20 @@ def command(
       harness inject kill --rank 5
       harness inject flip_parameter --at tp=0,pp=1,dp=0 --step 40 --set bit=12 swift-otter-12
     """
+    from harness import runs
     from harness.chaos import kinds
 
     found = kinds.find(kind)
     # Looked at first, so that a wrong line is refused whatever the run does.
     fault = _fault(kind, given)
     kinds.check(dataclasses.replace(fault, rank=0) if given["at"] else fault)
-    fault = _on_run(fault, given["at"], run, runs_dir, max_ranks)
+    its_run = runs.find(run, runs.runs_dir(runs_dir))
+    fault = _on_run(fault, given["at"], its_run, max_ranks)
     if dry_run:
         words = f"{kind} of {whom(fault)} {when(fault)}: {found.summary}"
         lines = [words, f"must be said: {kinds.said(found)}"]
     else:
-        answer = ask(run, runs_dir, Inject(fault=fault))
+        answer = ask(its_run, Inject(fault=fault))
         lines = [f"{answer}; due {when(fault)}" if answer else f"{kind} of {whom(fault)}"]
     if as_json:
         print_json({"schema": SCHEMA, "done": not dry_run, "fault": _json(fault), "says": lines[0]})
@@ -89,8 +95,8 @@ def command(
         click.echo(line, err=not dry_run)
 
 
-def read_line(line: str, run: str | None, runs_dir: str | None) -> Fault:
-    """The fault that `harness inject LINE` would do to `run`. Raises UsageError as it would."""
+def read_line(line: str, its_run: "RunFolder | Endpoint") -> Fault:
+    """The fault that `harness inject LINE` would do to the run. Raises UsageError as it would."""
     try:
         with command.make_context("inject", shlex.split(line)) as ctx:
             given = ctx.params
@@ -108,7 +114,7 @@ def read_line(line: str, run: str | None, runs_dir: str | None) -> Fault:
     kind, most = given.pop("kind"), given.pop("max_ranks")
     fault = _fault(kind, given)
     kinds.check(dataclasses.replace(fault, rank=0) if given["at"] else fault)
-    return _on_run(fault, given["at"], run, runs_dir, most)
+    return _on_run(fault, given["at"], its_run, most)
 
 
 def _fault(kind: str, given: dict[str, Any]) -> Fault:
@@ -135,14 +141,12 @@ def _fault(kind: str, given: dict[str, Any]) -> Fault:
     )
 
 
-def _on_run(
-    fault: Fault, at: str | None, run: str | None, runs_dir: str | None, max_ranks: int
-) -> Fault:
+def _on_run(fault: Fault, at: str | None, its_run: "RunFolder | Endpoint", max_ranks: int) -> Fault:
     """`fault` with its rank on this run. Raises UsageError when the run does not take it."""
     from harness import runs
     from harness.chaos.address import rank_at
 
-    state = runs.read(runs.find(run, runs.runs_dir(runs_dir))).state
+    state = runs.read(its_run).state
     if state.run is not None and not state.run.chaos_allowed:
         raise Refused(
             "refused: the run was started without --chaos-allowed",

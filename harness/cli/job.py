@@ -4,6 +4,7 @@ import importlib.util
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,13 +80,27 @@ def build(config: Config, script_name: str, script_args: tuple[str, ...]) -> tup
     return job, placement
 
 
-def notes(config: Config) -> list[str]:
-    """What was asked for and will have no effect, in words."""
-    return [
+_OURS_ALONE = frozenset(
+    {"nproc-per-node", "nnodes", "node-rank", "max-restarts", "standalone", "rdzv-endpoint",
+     "rdzv-backend", "rdzv-id", "local-ranks-filter", "chaos-allowed"}
+)  # fmt: skip
+"""Options that hardly any script has."""
+
+
+def notes(config: Config, arguments: Sequence[str]) -> list[str]:
+    """What was asked for and will have no effect, in words. `arguments` are the script's."""
+    unknown = [
         f"--rdzv-conf {key} means nothing here and is passed over"
         for key in rdzv_conf(config)
         if key not in UNDERSTOOD_RDZV_CONF
     ]
+    words = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    behind = [
+        f"{word} stands behind the script and goes to it; before the script it would be ours"
+        for word in words
+        if word[2:].replace("_", "-") in _OURS_ALONE
+    ]
+    return [*unknown, *behind]
 
 
 def _mode(config: Config) -> Mode:

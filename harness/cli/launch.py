@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from harness.cli.completing import complete_files
 from harness.cli.numbers import Whole
 from harness.cli.reading import SETTINGS
 from harness.errors import PlacementError, ScriptError, UsageError
@@ -64,7 +65,7 @@ def command(ctx: click.Context) -> None:
 )
 @click.option("--sbatch", "options", multiple=True, metavar="OPTION", help="A further one.")
 @click.option("--submit", is_flag=True, help="Hand it to sbatch instead of printing it.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 def slurm(
     nodes: int,
     gpus: int,
@@ -145,7 +146,7 @@ def slurm(
 )
 @click.option("--metrics-port", type=Whole(1, 65534), metavar="PORT", help="For Prometheus.")
 @click.option("--jobset", is_flag=True, help="A JobSet in place of a Job and its Service.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 def k8s(
     image: str,
     nodes: int,
@@ -211,7 +212,7 @@ def k8s(
     help="How often lost nodes are replaced.",
     **_COUNT,
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 def ray(
     address: str, nodes: int, gpus: int, cpus: int, restarts: int, command: tuple[str, ...]
 ) -> int:

@@ -100,6 +100,8 @@ def command(
         if len(wanted) > 1 and not as_json:
             note(f"attempt {index}")
         write(_lines_of(files, index, chosen, matches, lines))
+    if not (write.wrote or as_json or lines == 0):
+        note("no line is like that" if matches is not None else "nothing was printed so far")
 
 
 def parse_ranks(text: str) -> frozenset[int]:
@@ -137,7 +139,7 @@ def _attempts(found: runs.RunFolder, asked: str | None) -> list[int]:
     if int(asked) not in known:
         raise TooEarly(
             f"run {found.name} has no attempt {asked}",
-            help=f"it has logs of attempts {ranks_text(known)}",
+            help=f"it has logs of attempt{'s' * (len(known) > 1)} {ranks_text(known)}",
         )
     return [int(asked)]
 
@@ -173,9 +175,11 @@ class _Writer:
         self.unfold = unfold
         self.colour = with_colour()
         self._alone: dict[int, bool] = {}
+        self.wrote = False
 
     def __call__(self, lines: Iterable[LogLine]) -> None:
         for line in lines:
+            self.wrote = True
             if self.unfold:
                 for rank in line.ranks:
                     self._write(line, (rank,))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from harness.cli import codes
+from harness.cli.completing import complete_runs, runs_dir_option
 from harness.cli.output import counted
 from harness.errors import Elsewhere, ExitCode, HarnessError
 
@@ -64,22 +65,11 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-def complete_runs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of runs for the shell to complete; silent where there are none."""
-    from harness import runs
-
-    try:
-        names = runs.run_names(runs.runs_dir(ctx.params.get("runs_dir")))
-    except HarnessError:  # settings that cannot be read: the command itself will tell
-        return []
-    return [name for name in [*names, runs.LATEST] if name.startswith(incomplete)]
-
-
 def reading_options(function: F) -> F:
     """RUN, --runs-dir and --json, in this order of the help."""
     options = (
         click.argument("run", required=False, shell_complete=complete_runs),
-        click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]"),
+        runs_dir_option,
         click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1."),
     )
     for option in reversed(options):

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from harness import runs
+from harness.cli.completing import complete_files
 from harness.cli.output import note
 from harness.cli.reading import (
     SETTINGS,
@@ -31,7 +32,12 @@ _NEWEST = "newest"
     metavar="[N]",
     help="Only the card of incident N, or of the newest.",
 )
-@click.option("--html", metavar="FILE", help="Write one page that needs nothing else; - is stdout.")
+@click.option(
+    "--html",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Write one page that needs nothing else; - is stdout.",
+)
 def command(
     run: str | None, runs_dir: str | None, as_json: bool, card: str | None, html: str | None
 ) -> None:
@@ -71,7 +77,7 @@ def command(
     elif as_json:
         print_json(report.report_json(state))
     else:
-        click.echo(report.report_text(state))
+        click.echo(report.report_text(state, gone=runs.is_gone(found, state)))
 
 
 def _page(found: runs.RunFolder | runs.Endpoint, state: RunState) -> str:
@@ -81,7 +87,7 @@ def _page(found: runs.RunFolder | runs.Endpoint, state: RunState) -> str:
     history = History()
     for record in records(on_this_machine(found), "reading"):
         history.take(record)
-    return page(state, history, version=version())
+    return page(state, history, version=version(), gone=runs.is_gone(found, state))
 
 
 def _write_page(target: str, text: str) -> None:

@@ -4,7 +4,8 @@ import click
 
 from harness import runs
 from harness.cli.ask import ask, tell, user
-from harness.cli.reading import SETTINGS, ReadingCommand, complete_runs
+from harness.cli.completing import complete_runs, runs_dir_option
+from harness.cli.reading import SETTINGS, ReadingCommand
 from harness.errors import Refused, TooEarly
 from harness.orders import RestartRun
 from harness.recovery import accept
@@ -15,7 +16,7 @@ from harness.state import RunState
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--why", metavar="TEXT", help="Told to everybody who reads of it.")
 @click.option("--dry-run", is_flag=True, help="Say what it would cost, do nothing.")
-@click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
+@runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, schema 1.")
 def command(
     run: str | None, why: str | None, dry_run: bool, runs_dir: str | None, as_json: bool
@@ -38,8 +39,7 @@ def command(
             raise Refused(f"it would be refused: {answer}")
         tell(answer, done=False, as_json=as_json)
         return
-    where = found.address if isinstance(found, runs.Endpoint) else str(found.path)
-    tell(ask(where, None, request), done=True, as_json=as_json)
+    tell(ask(found, request), done=True, as_json=as_json)
 
 
 def _again(state: RunState) -> str:

@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from harness import config as configuration
 from harness import rundir
+from harness.cli.completing import Complete, complete_files, complete_folders, one_of
 from harness.cli.job import build, notes
 from harness.config import Config, Job
 from harness.errors import ScriptError, SettingsError, UsageError
@@ -94,7 +95,15 @@ def _options() -> list[click.Option]:
         if setting.kind == "flag":
             options.append(click.Option(declarations, is_flag=True, default=None))
         else:
-            options.append(click.Option(declarations, default=None, multiple=setting.many))
+            options.append(
+                click.Option(
+                    declarations,
+                    default=None,
+                    multiple=setting.many,
+                    metavar=setting.metavar or None,
+                    shell_complete=_values_of(setting),
+                )
+            )
     for name in REFUSED:
         spellings = {f"--{name}", f"--{name.replace('_', '-')}"}
         flag = name == "virtual_local_rank"
@@ -102,12 +111,18 @@ def _options() -> list[click.Option]:
     return options
 
 
+def _values_of(setting: Setting) -> Complete | None:
+    if setting.choices:
+        return one_of(setting.choices)
+    return {"FILE": complete_files, "DIR": complete_folders}.get(setting.metavar)
+
+
 def _run(script: str | None, args: tuple[str, ...], dry_run: bool, **given: Any) -> int:
     if script is None:
         raise ScriptError("no script given", help="for example: harness run train.py")
     config = _configure(given)
     job, placement = build(config, script, args)
-    for line in [*configuration.unknown_variables(os.environ), *notes(config)]:
+    for line in [*configuration.unknown_variables(os.environ), *notes(config, args)]:
         say(line)
     # torchrun's default, so that ranks which share a machine do not fight for its cores.
     if job.nproc_per_node > 1:
@@ -160,8 +175,8 @@ command = RunCommand(
         click.Option(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all
         ),
-        click.Argument(["script"], required=False),
-        click.Argument(["args"], nargs=-1, type=click.UNPROCESSED),
+        click.Argument(["script"], required=False, shell_complete=complete_files),
+        click.Argument(["args"], nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files),
     ],
     context_settings={
         # Everything after the script is the script's own, whatever it looks like.

@@ -39,9 +39,8 @@ def command(run: str | None, runs_dir: str | None, as_json: bool, no_wait: bool)
       harness ckpt save swift-otter-12 --json | jq .path
     """
     found = runs.find(run, runs.runs_dir(runs_dir))
-    where = found.address if isinstance(found, runs.Endpoint) else str(found.path)
     request = SaveNow(request=f"{os.getpid()}-{time.time_ns()}")
-    answer = ask(where, None, request)
+    answer = ask(found, request)
     if no_wait:
         _tell(answer, None, as_json)
         return

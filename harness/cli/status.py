@@ -39,12 +39,11 @@ def command(run: str | None, runs_dir: str | None, as_json: bool, where: str | N
     reading = runs.read(found)
     state = reading.state
     controller = None
-    interrupted = False
+    packed = False
     if isinstance(found, runs.RunFolder):
-        controller = runs.controller_facts(found, state)
-        gone = controller is not None and controller.alive is False
-        interrupted = gone and state.ended is None and not runs.has_agents(state)
-    view = build(state, state.last_ns if interrupted else time.time_ns())
+        controller, packed = runs.controller_facts(found, state), found.packed
+    interrupted = runs.is_gone(found, state)
+    view = build(state, state.last_ns if packed else time.time_ns(), gone=interrupted)
     health = judge_health(state, view, controller, interrupted)
     chosen = ranks_where(state, where)
     if chosen is not None:
@@ -169,15 +168,10 @@ def _lines(
         duration_text(header.elapsed),
     ]
     lines = ["  ".join(figure for figure in figures if figure)]
-    if interrupted:
-        last = duration_text(time.time() - state.last_ns / 1e9)
-        sign = f"its last sign was {last} ago" if state.last_ns else "its journal is empty"
-        lines.append(f"GONE  no process of it is left; {sign}")
-    else:
-        colours = {"ok": "green", "warn": "yellow", "bad": "red"}
-        first, _, rest = view.banner.lines[0].partition("  ")
-        lines.append(click.style(first, fg=colours[view.banner.tone], bold=True) + f"  {rest}")
-        lines += [view.banner.lines[1]] if view.banner.lines[1] else []
+    colours = {"ok": "green", "warn": "yellow", "bad": "red"}
+    first, _, rest = view.banner.lines[0].partition("  ")
+    lines.append(click.style(first, fg=colours[view.banner.tone], bold=True) + f"  {rest}")
+    lines += [view.banner.lines[1]] if view.banner.lines[1] else []
     lines.append("")
     lines += _table("ranks", _rank_lines(view))
     mark = state.newest_restore_point

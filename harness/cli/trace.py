@@ -10,6 +10,7 @@ import click
 
 from harness import runs
 from harness.cli.choosing import ranks_where, where_option
+from harness.cli.completing import complete_files
 from harness.cli.logs import parse_ranks
 from harness.cli.numbers import Whole
 from harness.cli.output import note
@@ -28,7 +29,13 @@ from harness.trace import Event, Tracer
 
 @click.command("trace", cls=ReadingCommand, context_settings=SETTINGS)
 @reading_options
-@click.option("--out", "-o", metavar="FILE", help="Where to.  [default: NAME.trace.json]")
+@click.option(
+    "--out",
+    "-o",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Where to.  [default: NAME.trace.json]",
+)
 @click.option("--rank", "ranks", metavar="RANKS", help="Only these ranks, such as 0-3,7.")
 @where_option
 @click.option("--attempt", type=Whole(least=0), metavar="N", help="Only attempt N.")

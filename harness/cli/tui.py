@@ -6,11 +6,13 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness import config, runs
+from harness.cli.completing import complete_runs, runs_dir_option
 from harness.cli.numbers import Number, Whole
 from harness.cli.output import without_colour
 from harness.cli.reading import SETTINGS
@@ -39,7 +41,7 @@ _NUMBERS = ("flops-per-token", "peak-tflops")
 
 
 @click.command("tui", context_settings=SETTINGS)
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--replay", is_flag=True, help="Play the run once more, from its beginning.")
 @click.option("--readonly", is_flag=True, help="Take away the keys that change the run.")
 @click.option("--serve", is_flag=True, help="Show it in a browser, read-only, on this machine.")
@@ -53,7 +55,7 @@ _NUMBERS = ("flops-per-token", "peak-tflops")
     "--flops-per-token", type=Number(), metavar="N", help="Of the model, for MFU: 6 x size."
 )
 @click.option("--peak-tflops", type=Number(), metavar="N", help="Of one device, for MFU.")
-@click.option("--runs-dir", metavar="DIR", help="Where runs are.  [default: runs]")
+@runs_dir_option
 def command(
     run: str | None,
     runs_dir: str | None,
@@ -85,6 +87,8 @@ def command(
         )
     if serve:
         where = found.address if isinstance(found, runs.Endpoint) else str(found.path)
+        if run and isinstance(found, runs.RunFolder) and found.packed:
+            where = str(Path(run).resolve())
         flags = [
             *(["--replay"] if replay else []),
             *([] if allow_changes and not readonly else ["--readonly"]),
@@ -160,10 +164,9 @@ def _options(
     keys = table.get("keys", {})
     if not isinstance(keys, dict):
         raise SettingsError(f"{origin}: tui.keys is not a table")
-    where = found.address if isinstance(found, runs.Endpoint) else str(found.path)
 
     def read_fault(line: str) -> Fault:
-        return read_line(line, where, None)
+        return read_line(line, found)
 
     return Options(
         run_argument=run or "",
@@ -229,7 +232,14 @@ def _run_app(found: runs.RunFolder | runs.Endpoint, options: "Options", replay: 
     collect_seldom()
     feed = _feed(found, replay)
     logs = None if isinstance(found, runs.Endpoint) else LogWatch(found.path)
-    app = HarnessApp(feed, options, logs=logs, do=None if replay else _doer(found))
+    packed = isinstance(found, runs.RunFolder) and found.packed
+    app = HarnessApp(
+        feed,
+        options,
+        logs=logs,
+        do=None if replay or packed else _doer(found),
+        clock=(lambda: feed.model.state.last_ns) if packed and not replay else None,
+    )
     feed.start()
     if logs is not None:
         logs.start()
@@ -258,7 +268,9 @@ def _feed(found: runs.RunFolder | runs.Endpoint, replay: bool) -> "Feed":
 
     if isinstance(found, runs.Endpoint):
         return controller_feed(found.address, runs.token(), runs.tls())
-    return ReplayFeed(found.journal) if replay else journal_feed(found.journal)
+    if replay:
+        return ReplayFeed(found.journal)
+    return journal_feed(found.journal, label="BUNDLE" if found.packed else "LIVE")
 
 
 def _doer(found: runs.RunFolder | runs.Endpoint) -> Callable[[Command], tuple[bool, str]]:
@@ -267,9 +279,8 @@ def _doer(found: runs.RunFolder | runs.Endpoint) -> Callable[[Command], tuple[bo
     def do(command: Command) -> tuple[bool, str]:
         from harness.cli.ask import ask
 
-        where = found.address if isinstance(found, runs.Endpoint) else str(found.path)
         try:
-            return True, ask(where, None, command)
+            return True, ask(found, command)
         except HarnessError as error:
             return False, error.message
 

@@ -65,6 +65,9 @@ class Agents:
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._agents.values())
 
+    def __len__(self) -> int:
+        return len(self._agents)
+
     def note(self, record: e.Record, state: RunState) -> None:
         """Take in a record that was just folded into `state`."""
         match record.event:

@@ -23,6 +23,7 @@ from harness.journal import JournalWriter
 from harness.orders import Command
 from harness.state import RunState, fold
 from harness.wire import control_pb2 as pb
+from harness.wire.waiting import News
 
 log = logging.getLogger("harness.controller")
 
@@ -80,7 +81,7 @@ class Loop:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.grew = asyncio.Event()
         """Set when the journal grows; replaced by a fresh one then."""
-        self.decided = asyncio.Event()
+        self.decided = News()
         """A decision waits to be made durable."""
         self._decider = decider
         self._on_event = on_event

@@ -34,7 +34,7 @@ from harness.controller.loop import Loop
 from harness.controller.watchers import watch
 from harness.wire import control_pb2 as pb
 from harness.wire import control_pb2_grpc as pb_grpc
-from harness.wire.channel import ACKS_APART, PID_KEY
+from harness.wire.channel import PID_KEY, acks_apart
 
 log = logging.getLogger("harness.controller")
 
@@ -120,7 +120,7 @@ class _Control(pb_grpc.ControlServicer):
                 await asyncio.sleep(wait)
                 agent.silence = 0.0
             now = time.monotonic()
-            if not batch.records or now - acked_at >= ACKS_APART:
+            if not batch.records or now - acked_at >= acks_apart(len(self._loop.agents)):
                 acked_at = now
                 await context.write(pb.Ack(source=batch.source, seq=seq))
         if agent is not None:

@@ -10,7 +10,6 @@ from harness.controller.agents import Agent
 from harness.controller.loop import Loop
 from harness.processes import Turns, starved, turns_of_all
 from harness.wire.channel import HEARTBEAT
-from harness.wire.waiting import set_within
 
 log = logging.getLogger("harness.controller")
 
@@ -68,7 +67,7 @@ def _is_agent(pid: int) -> bool:
 async def keep_durable(loop: Loop) -> None:
     """Sync the journal at once after decisions, else every second; never holding up the loop."""
     while True:
-        await set_within(_DURABLE, loop.decided)
+        await loop.decided.within(_DURABLE)
         loop.decided.clear()
         try:
             await asyncio.to_thread(loop.writer.sync)

@@ -161,6 +161,8 @@ def change(
     difference = _difference(known)
     if known.kind == "left":
         return _left_out(known, difference)
+    if known.kind == "stepped":
+        return _stepped_otherwise(known, difference)
     if known.kind == "apart" and known.track.part.site != "optimizer state":
         return _never(known, difference)
     broken = changed_at_rest(known.track, known.before, known.at, known.group)
@@ -318,6 +320,16 @@ def _used_otherwise(known: Suspicion, difference: _Difference) -> Finding:
         f" comparison on ({_when(known)})",
         f"{_declared(known)}, so the sum is the same on all: what this rank makes of it is not",
         SOFTWARE,
+    )  # fmt: skip
+
+
+def _stepped_otherwise(known: Suspicion, difference: _Difference) -> Finding:
+    return _finding(
+        "replica_divergence", known, difference.odd or known.group, "likely",
+        f"{_what(known, difference)} was equal on {ranks_name(sorted(known.group))} before the"
+        f" first step and is not since {_when(known)}, though its gradient is the same on all",
+        "the program sums that gradient over these ranks: another learning rate, weight decay or"
+        " state of the optimizer makes something else of it", SOFTWARE,
     )  # fmt: skip
 
 

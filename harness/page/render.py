@@ -28,8 +28,12 @@ class _Shown:
     times: str
 
 
-def page(state: RunState, history: History, *, version: str) -> str:
-    """HTML of the whole run. Everything that came from the program is escaped by the template."""
+_TONES = {"succeeded": "good", "failed": "bad", None: "live"}
+
+
+def page(state: RunState, history: History, *, version: str, gone: bool = False) -> str:
+    """HTML of the whole run. Everything that came from the program is escaped by the template.
+    `gone`: no process of it is left, though it has not ended."""
     from jinja2 import Environment, PackageLoader  # heavy, and only this needs it
 
     environment = Environment(
@@ -41,8 +45,8 @@ def page(state: RunState, history: History, *, version: str) -> str:
         run="" if state.run is None else state.run.run,
         command="" if state.run is None else " ".join(state.run.command),
         version=version,
-        outcome=told["outcome"] or state.stage,
-        tone={"succeeded": "good", "failed": "bad", None: "live"}.get(told["outcome"], "other"),
+        outcome="interrupted" if gone else told["outcome"] or state.stage,
+        tone="bad" if gone else _TONES.get(told["outcome"], "other"),
         exit_code=told["exit_code"],
         reason="" if state.ended is None else state.ended.reason,
         started=report.time_text(state.started_ns),

@@ -11,11 +11,14 @@ are decided on at once.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 from harness import events as e
 from harness import orders as o
 from harness.recovery.planning import next_wake_ns, plan
 from harness.state import RunState, fold
+
+_Answer = TypeVar("_Answer", bound=e.EvidenceTaken | e.EvidenceComplete)
 
 DECIDED = (
     e.OrderGiven,
@@ -105,12 +108,16 @@ class _Replay:
     def _renumbered(self, record: e.Record) -> e.Record:
         """Evidence is for the round that was opened in place of the one that asked for it."""
         event = record.event
-        if not isinstance(event, e.EvidenceTaken | e.EvidenceComplete):
-            return record
+        if isinstance(event, e.EvidenceOfNode):
+            taken = tuple(map(self._in_its_round, event.taken))
+            return replace(record, event=replace(event, taken=taken))
+        if isinstance(event, e.EvidenceTaken | e.EvidenceComplete):
+            return replace(record, event=self._in_its_round(event))
+        return record
+
+    def _in_its_round(self, event: _Answer) -> _Answer:
         now = self._rounds.get(event.collection, event.collection)
-        if now == event.collection:
-            return record
-        return replace(record, event=replace(event, collection=now))
+        return event if now == event.collection else replace(event, collection=now)
 
     def advance(self, until_ns: int) -> None:
         """Ask the core at its own deadlines up to a time, and then."""

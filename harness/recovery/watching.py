@@ -11,7 +11,8 @@ from harness.recovery.ending import Decision, next_collection, next_id
 from harness.recovery.remedy import incident_of
 from harness.state import AttemptState, Collection, RunState
 
-_MOST = ((64, 64), (1024, 16))
+_THOUSANDS = 1024
+_MOST = ((64, 64), (_THOUSANDS, 16))
 _LATE_LOOKS, _MOST_BUDGETS = 3, 4
 """Looks whose time tells how long the next one may take, on a machine that gives its processes
 little; and the most, in budgets."""
@@ -48,6 +49,7 @@ def watch(
         last_resort=False,
         most=most_entries(attempt.world_size),
         suspicion=True,
+        together=in_thousands(attempt.world_size),
     )
     return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(reachable)]
 
@@ -55,6 +57,11 @@ def watch(
 def most_entries(world_size: int) -> int:
     """Of a rank's records that a look asks for."""
     return next((most for ranks, most in _MOST if world_size <= ranks), _MOST_OF_THOUSANDS)
+
+
+def in_thousands(world_size: int) -> bool:
+    """Whether the ranks of a node answer a look together."""
+    return world_size > _THOUSANDS
 
 
 def watch_by_ns(state: RunState, attempt: AttemptState) -> list[int]:

@@ -71,11 +71,25 @@ class GroupArrivals:
 
 
 @dataclass(slots=True)
+class Reached:
+    """How far the members of a group have come."""
+
+    pg: str
+    desc: str
+    seqs: dict[int, int]
+    """By member: its newest collective; -1: none is known."""
+    op: str = ""
+
+
+@dataclass(slots=True)
 class Arrivals:
     """All groups of an attempt."""
 
     groups: dict[tuple[str, int], GroupArrivals] = field(default_factory=dict)
     """By name and rank: disjoint groups may share a name."""
+    reached: dict[tuple[str, int], Reached] = field(default_factory=dict)
+    """By name and the member that told of it: all that is kept of groups where nothing is judged,
+    and kept nowhere else."""
     last_of: dict[int, tuple[int, Previous]] = field(default_factory=dict)
     """By rank: its own number of its newest operation, and which it was."""
     peers: dict[int, frozenset[int]] = field(default_factory=dict)

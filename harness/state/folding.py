@@ -42,11 +42,13 @@ def fold(state: RunState, record: e.Record) -> RunState:
     stamp, event = record.stamp, record.event
     state.last_ns = max(state.last_ns, stamp.wall_ns)
     kind, _, number = stamp.source.partition(":")
-    if kind == "agent" and number.isdigit() and (node := state.nodes.get(int(number))):
+    node_rank = int(number) if number.isdigit() else None
+    if kind == "agent" and node_rank is not None and (node := state.nodes.get(node_rank)):
         # The journal's newest time stands in for the arrival: a node whose clock is behind must
         # not look silent.
         node.seen_ns = state.last_ns
-    state.clocks.note(kind, int(number) if number.isdigit() else None, stamp.wall_ns)
+    if state.judging:
+        state.clocks.note(kind, node_rank, stamp.wall_ns)
     _fold(state, stamp, event)
     return state
 
@@ -63,7 +65,7 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
     match event:
         case e.PulsesRead():  # nearly all that comes
             pulses.read(state, stamp, event)
-        case e.EvidenceTaken():  # of thousands of ranks at once
+        case e.EvidenceTaken() | e.EvidenceOfNode():  # of thousands of ranks at once
             _evidence_taken(state, stamp, event)
         case e.RunStarted():
             _run_started(state, stamp, event)
@@ -140,11 +142,14 @@ def _fold(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
             assert_never(event)
 
 
-def _evidence_taken(state: RunState, stamp: e.Stamp, event: e.EvidenceTaken) -> None:
-    rank = _rank(state, stamp.attempt, event.rank)
-    if rank is not None:
-        rank.evidence = event
-        rank.refs["evidence"] = (stamp.source, stamp.seq)
+def _evidence_taken(
+    state: RunState, stamp: e.Stamp, event: e.EvidenceTaken | e.EvidenceOfNode
+) -> None:
+    for taken in event.taken if isinstance(event, e.EvidenceOfNode) else (event,):
+        rank = _rank(state, stamp.attempt, taken.rank)
+        if rank is not None:
+            rank.evidence = taken
+            rank.refs["evidence"] = (stamp.source, stamp.seq)
 
 
 def _run_ended(state: RunState, stamp: e.Stamp, event: e.RunEnded) -> None:
@@ -182,7 +187,7 @@ def _fold_decision(state: RunState, stamp: e.Stamp, event: e.Event) -> None:
         case e.StallLooked():
             attempt = _attempt(state, stamp.attempt)
             if attempt is not None:
-                stalls.looked(attempt, event)
+                stalls.looked(state, attempt, event)
         case _:
             pass
 

@@ -108,20 +108,22 @@ class Growth:
         return available / together if available else float("inf")
 
 
-def note(grown: RankGrowth, seen: Vitals, at_ns: int) -> None:
-    """A reading; readings come when something has changed. Of many, every second is forgotten."""
+def note(grown: RankGrowth, seen: Vitals, at_ns: int, *, judged: bool = True) -> None:
+    """A reading; readings come when something has changed. Of many, every second is forgotten; all
+    but the newest where nothing is `judged`."""
     grown.fd_limit = seen.fd_limit
     progress, steps = seen.step or seen.collectives, seen.step > 0
+    newest = Point(at_ns=at_ns, fds=seen.fds, memory_bytes=seen.memory_bytes, progress=progress)
+    if not judged:
+        grown.points = [newest]
+        return
     if steps != grown.steps:
         grown.points.clear()  # counted in another way from here on
         grown.steps = steps
     points = grown.points
     if points and at_ns - points[-1].at_ns > _QUIET_NS:
         _add(grown, replace(points[-1], at_ns=at_ns - _QUIET_NS // 2, progress=progress))
-    _add(
-        grown,
-        Point(at_ns=at_ns, fds=seen.fds, memory_bytes=seen.memory_bytes, progress=progress),
-    )
+    _add(grown, newest)
     for kind in KINDS:
         grown.trends.pop(kind, None)
         first, now = points[0].of(kind), points[-1].of(kind)

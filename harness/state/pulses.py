@@ -14,6 +14,7 @@ def read(state: RunState, stamp: e.Stamp, event: e.PulsesRead) -> None:
         return
     attempt, now_ns = state.attempts[stamp.attempt], state.last_ns
     ranks, seen, wall_ns = attempt.ranks, attempt.arrivals, stamp.wall_ns
+    judging = state.judging
     for pulse in event.pulses:
         rank = ranks.get(pulse.rank)
         if rank is None:
@@ -21,7 +22,9 @@ def read(state: RunState, stamp: e.Stamp, event: e.PulsesRead) -> None:
         booking.pulse(attempt, rank, pulse, wall_ns)
         step, phase, collectives = pulse.step, pulse.phase, pulse.collectives
         if step != rank.step or collectives != rank.collectives or phase != rank.phase:
-            stalls.advance(attempt, rank, now_ns)
+            if judging:
+                stalls.pause_ended(attempt, rank, now_ns)
+            rank.advanced_ns = now_ns
             if phase != rank.phase:
                 rank.phase, rank.phase_ns = intern(phase), wall_ns
             if step and not attempt.first_step_ns:
@@ -35,7 +38,8 @@ def read(state: RunState, stamp: e.Stamp, event: e.PulsesRead) -> None:
         if pulse.asked_stop > rank.asked_stop:
             rank.asked_stop = pulse.asked_stop
     attempt.heard_ns[event.node_rank] = now_ns
-    stalls.survey(attempt, now_ns)
+    if judging or attempt.stall is not None:
+        stalls.survey(attempt, now_ns)
 
 
 def _first_step(attempt: AttemptState, pulse: Pulse, wall_ns: int) -> None:

@@ -2,7 +2,7 @@
 
 from harness import events as e
 from harness.state import arrivals, clocks, growth
-from harness.state.arrivals import Arrivals, GroupArrivals
+from harness.state.arrivals import Arrivals, GroupArrivals, Reached
 from harness.state.growth import RankGrowth
 from harness.state.words import AttemptState, RunState
 from harness.topology import ranks_of
@@ -17,6 +17,9 @@ _MOST_GPU_ERRORS = 1000
 def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> None:
     attempt = _attempt(state, stamp)
     if attempt is None:
+        return
+    if not state.judging:
+        _how_far(state, attempt, event)
         return
     seen = attempt.arrivals
     seen.ref = (stamp.source, stamp.seq)
@@ -41,6 +44,31 @@ def arrivals_read(state: RunState, stamp: e.Stamp, event: e.ArrivalsRead) -> Non
                 done.append((group, seq))
     _note_steps(seen)
     arrivals.complete(seen, done)
+
+
+def _how_far(state: RunState, attempt: AttemptState, event: e.ArrivalsRead) -> None:
+    """Only which collective of each group a rank came to last, whenever that was."""
+    for rank in event.ranks:
+        if rank.rank not in attempt.ranks:
+            continue
+        newest = dict(zip(rank.groups, rank.seqs, strict=False))  # in the rank's own order
+        for at, seq in newest.items():
+            group = _reached(state, attempt, event.groups[at], rank.rank)
+            if group is not None:
+                group.op = event.ops[at]
+                group.seqs[rank.rank] = seq
+
+
+def _reached(state: RunState, attempt: AttemptState, pg: str, rank: int) -> Reached | None:
+    made = state.group_of.get(pg, {}).get(rank)
+    if made is None:
+        return None
+    key = pg, made.rank
+    group = attempt.arrivals.reached.get(key)
+    if group is None and attempt.ranks.keys() >= {*made.ranks}:
+        seqs = dict.fromkeys(sorted(made.ranks), -1)
+        group = attempt.arrivals.reached[key] = Reached(pg=pg, desc=made.pg_desc, seqs=seqs)
+    return group
 
 
 def _attempt(state: RunState, stamp: e.Stamp) -> AttemptState | None:
@@ -103,7 +131,7 @@ def vitals_read(state: RunState, stamp: e.Stamp, event: e.VitalsRead) -> None:
         if rank is None or not (vitals.step or vitals.collectives):
             continue  # what the start takes is no growth
         grown = seen.ranks.setdefault(rank.rank, RankGrowth(node_rank=event.node_rank))
-        growth.note(grown, vitals, stamp.wall_ns)
+        growth.note(grown, vitals, stamp.wall_ns, judged=state.judging)
     due = stamp.wall_ns - seen.judged_ns >= _JUDGE_NS
     if due and (seen.leaks or any(grown.trends for grown in seen.ranks.values())):
         seen.judged_ns = stamp.wall_ns

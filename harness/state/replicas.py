@@ -228,9 +228,10 @@ class Track:
 @dataclass(slots=True, kw_only=True)
 class Suspicion:
     """What a track shows beyond doubt. `kind`: split (were alike, are not), apart (should be alike,
-    never were), left (were alike until the first step; theirs alone are not reduced), axis (alike
-    within each of the program's groups only), alike (should differ), buffers. `told` are the
-    tensors' digests by rank, once they have been asked for."""
+    never were), left (were alike until the first step; theirs alone are not reduced), stepped (the
+    same, but their gradients are still alike), axis (alike within each of the program's groups
+    only), alike (should differ), buffers. `told` are the tensors' digests by rank, once they have
+    been asked for."""
 
     kind: str
     track: Track

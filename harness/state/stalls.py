@@ -12,12 +12,11 @@ _PAST_STEPS, _PAST_CALLS = 10, 64
 """A rank with so many steps, or operations where there are no steps, is past its start."""
 
 
-def advance(attempt: AttemptState, rank: RankState, now_ns: int) -> None:
-    """`rank` shows progress: a pause has ended."""
+def pause_ended(attempt: AttemptState, rank: RankState, now_ns: int) -> None:
+    """`rank` shows progress, for the first time since `rank.advanced_ns`."""
     if rank.step or rank.collectives:
         past_start = rank.step >= _PAST_STEPS or (not rank.step and rank.collectives >= _PAST_CALLS)
         attempt.pace.note(now_ns - rank.advanced_ns, past_start=past_start)
-    rank.advanced_ns = now_ns
     attempt.begun = True
 
 
@@ -45,8 +44,10 @@ def _forgive(attempt: AttemptState, stall: Stall) -> None:
     attempt.stall = None
 
 
-def looked(attempt: AttemptState, event: e.StallLooked) -> None:
+def looked(state: RunState, attempt: AttemptState, event: e.StallLooked) -> None:
     """A look has made no verdict."""
+    if not state.judging:
+        survey(attempt, state.last_ns)  # as long as nothing is suspected it is not kept up
     booking.looked(attempt, event)
     if event.settled:
         attempt.looked = max(attempt.looked, event.collection)

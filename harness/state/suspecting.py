@@ -154,7 +154,30 @@ def _learnt(replicas: Replicas, track: Track, look: Look) -> Suspicion | None:
         )
         if sure and (found := _apart(track, look, group)) is not None:
             return found
+        split = track.split
+        if split is not None and _stepped_otherwise(replicas, track, group):
+            return Suspicion(
+                kind="stepped", track=track, before=track.first, at=split.at, group=group
+            )
     return None
+
+
+def _stepped_otherwise(replicas: Replicas, track: Track, group: frozenset[int]) -> bool:
+    """Whether parameters were alike before the first step and never since, while their gradients
+    always are: each rank makes something else of the same numbers."""
+    part, split = track.part, track.split
+    if part.site != "parameters" or split is None or split.looks < _LEAST_APART:
+        return False
+    if split.before.count != _BEFORE_FIRST_STEP or alike(split.at, group):
+        return False
+    return in_step(split.before, split.at, group) and any(
+        other.looks >= _LEAST_APART
+        and not other.unequal
+        and group in other.groups.values()
+        and (other.part.site, other.part.name, other.part.clock)
+        == ("gradients", part.name, part.clock)
+        for other in replicas.tracks.values()
+    )
 
 
 def _with_witnesses(replicas: Replicas, known: Suspicion) -> Suspicion:

@@ -295,6 +295,8 @@ class SaveRequest:
 class RunState:
     """Everything known of a run."""
 
+    judging: bool = True
+    """False for one who only looks: what nothing but verdicts is made of is not kept."""
     run: e.RunStarted | None = None
     started_ns: int = 0
     wall_clocks: WallClocks = field(default_factory=WallClocks)

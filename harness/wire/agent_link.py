@@ -44,7 +44,7 @@ from harness.wire.channel import (
 )
 from harness.wire.control_pb2_grpc import ControlStub, ObserveStub
 from harness.wire.tls import PLAIN, Tls
-from harness.wire.waiting import first_of, set_within, within
+from harness.wire.waiting import News, first_of, until_beat, within
 
 log = logging.getLogger("harness.wire")
 
@@ -128,7 +128,7 @@ class AgentLink:
         self._buffer: deque[tuple[int, bytes]] = deque()
         self._next_seq = 0
         self._in_flight = 0
-        self._news = asyncio.Event()
+        self._news = News()
         self._asks = False
         """An acknowledgement is waited for."""
         self._closing = False
@@ -269,7 +269,7 @@ class AgentLink:
                     await asyncio.Event().wait()  # the reader sees the controller's end
                 if self._asks:
                     self._asks = False
-                elif await set_within(self._heartbeat, self._news):
+                elif await self._news.within(self._heartbeat):
                     continue
                 else:
                     batch = self._next_batch()
@@ -386,7 +386,7 @@ class AgentLink:
         """Give up after `controller_timeout` unheard seconds that this process really lived."""
         last = time.monotonic()
         while True:
-            await asyncio.sleep(_CLOCK_TICK)
+            await asyncio.sleep(until_beat(_CLOCK_TICK))
             now = time.monotonic()
             # A pause of the whole node or of this process is not the controller's silence.
             self._unheard += min(now - last, 2 * _CLOCK_TICK)

@@ -20,15 +20,25 @@ PID_KEY = "harness-pid"
 HEARTBEAT = 0.5
 """Seconds after which a link with nothing to say says so."""
 
-ACKS_APART = 1.5
+_ACKS_APART, _OF_MANY = 1.5, 2.5
 """Seconds between two acknowledgements of records; a batch of none asks for one at once. They are
 as dear as the records, and all that waits for one is an agent that is about to leave."""
+
+
+def acks_apart(nodes: int) -> float:
+    """The same for a run of so many nodes: of thousands, acknowledgements were a third of all
+    messages. Shorter than what an agent is patient with a silent controller."""
+    return _OF_MANY if _are_many(nodes) else _ACKS_APART
+
+
+def _are_many(nodes: int) -> bool:
+    return nodes > REPORTS_PER_SECOND * HEARTBEAT / 2
 
 
 def heartbeat_of(policy: Policy, nodes: int) -> float:
     """The same for an agent of a run of so many nodes: thousands report seldom enough for their
     reports to be sign enough, as long as none is taken for lost."""
-    if nodes <= REPORTS_PER_SECOND * HEARTBEAT / 2:
+    if not _are_many(nodes):
         return HEARTBEAT
     return max(HEARTBEAT, min(1.2 * policy.reports_apart(nodes), policy.agent_timeout / 3))
 

@@ -2,10 +2,20 @@
 arrives. (`asyncio.wait_for` before Python 3.12 swallows one that comes with the result.)"""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_TOO_SOON = 0.25
+"""Of a pause: a beat that is nearer than this is left out."""
+
+
+def until_beat(seconds: float) -> float:
+    """About `seconds`, such that all who pause for so long, or for a multiple of it, wake up
+    together: to wake up costs an idle process more than what it then does."""
+    left = seconds - time.monotonic() % seconds
+    return left if left >= _TOO_SOON * seconds else left + seconds
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
@@ -18,6 +28,38 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
         return task.result()
     finally:
         task.cancel()
+
+
+class News(asyncio.Event):
+    """An event that costs little to wait for with a limit, again and again, many times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limited: set[asyncio.Future[None]] = set()
+
+    def set(self) -> None:
+        super().set()
+        for waiting in self._limited:
+            _settle(waiting)
+
+    async def within(self, seconds: float) -> bool:
+        """Whether it is set, waiting for it for `seconds` at most."""
+        if not self.is_set():
+            loop = asyncio.get_running_loop()
+            waiting: asyncio.Future[None] = loop.create_future()
+            self._limited.add(waiting)
+            timer = loop.call_later(seconds, _settle, waiting)
+            try:
+                await waiting
+            finally:
+                timer.cancel()
+                self._limited.discard(waiting)
+        return self.is_set()
+
+
+def _settle(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 async def set_within(seconds: float, event: asyncio.Event) -> bool:

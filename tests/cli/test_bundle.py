@@ -87,6 +87,25 @@ def test_a_bundle_opens_elsewhere_and_says_the_same(
         assert secret not in whole
 
 
+def test_a_bundle_is_a_moment_of_its_run(shell: Shell, tmp_path: Path) -> None:
+    """However long ago it was; nothing can be asked of it, and nothing more comes."""
+    shell("bundle", "-o", "b.tar.gz")
+    (tmp_path / "runs").rename(tmp_path / "gone")
+    code, out, err = shell("status", "b.tar.gz")
+    assert code == 4
+    assert "SILENT" not in out
+    assert "EXCEPTION" in out
+    assert "the run went on when it was bundled" in err
+    for words in (["stop"], ["restart"], ["stacks"]):
+        code, _, err = shell(*words, "b.tar.gz")
+        assert code == 2
+        assert "error[H104]: a bundle is how a run was" in err
+    code, _, err = shell("bundle", "b.tar.gz")
+    assert code == 2
+    assert "b.tar.gz is a bundle already" in err
+    assert shell("logs", "b.tar.gz", "-f", "-n", "1")[0] == 0
+
+
 def test_what_is_in_it_is_said(shell: Shell, tmp_path: Path) -> None:
     code, out, err = shell("bundle")
     assert (code, out) == (0, "")

@@ -5,16 +5,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 
 from harness.cli import COMMANDS
-from harness.cli.group import call
+from harness.cli.group import call, harness
 from harness.settings import SETTINGS
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -94,6 +95,9 @@ def test_all_that_is_wrong_is_said_at_once(
     path.write_text("max_restarts = \n")
     assert shell("validate", "harness.toml")[0] == 2
     assert "no such file" in shell("validate", "other.toml")[2]
+    assert "/: is not a file" in shell("validate", "/")[2]
+    Path("other.toml").write_bytes(b"max_\xff")
+    assert "other.toml: not text in UTF-8 (byte 5)" in shell("validate", "other.toml")[1]
 
 
 def test_the_file_to_begin_with_is_right_as_it_is_and_with_all_in_it(
@@ -149,6 +153,73 @@ def test_tab_knows_commands_runs_and_options(tmp_path: Path) -> None:
     assert completed(tmp_path, "harness report sw") == ["swift-otter-12"]
     assert completed(tmp_path, "harness run --max") == ["--max-restarts"]
     assert completed(tmp_path, "harness explain rank_f") == ["rank_frozen"]
+
+
+def parameters(command: click.Command, words: str) -> Iterator[tuple[str, click.Parameter]]:
+    """Of `command` and all below it, each with what is typed before it."""
+    context = click.Context(command, info_name=words)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from parameters(below, f"{words} {name}")
+    for each in command.params:
+        yield words, each
+
+
+KINDS = {
+    "DIR": "dir", "FILE": "file", "directory": "dir", "file": "file", "script": "file",
+    "plan": "file", "run": "plain",
+}  # fmt: skip
+"""By metavar, or by the name of an argument: what Tab must offer."""
+
+
+def test_tab_offers_runs_files_and_folders_wherever_they_can_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "swift-otter-12").mkdir(parents=True)
+    (tmp_path / "runs" / "swift-otter-12" / "journal.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    seen = set()
+    for words, each in parameters(harness, "harness"):
+        named = each.name if isinstance(each, click.Argument) else ""
+        kind = KINDS.get(each.metavar or "") or KINDS.get(named or "")
+        if kind is None:
+            continue
+        seen.add(kind)
+        context = click.Context(click.Command("any"))
+        offered = [(item.type, item.value) for item in each.shell_complete(context, "sw")]
+        expected = "swift-otter-12" if kind == "plain" else "sw"
+        assert offered == [(kind, expected)], f"{words}: {each.name}"
+        if kind == "plain":
+            (item,) = each.shell_complete(context, "./")
+            assert item.type == "file", f"{words}: {each.name}"
+    assert seen == {"dir", "file", "plain"}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_with_the_script_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "swift-otter-12").mkdir(parents=True)
+    (tmp_path / "runs" / "swift-otter-12" / "journal.jsonl").touch()
+    program = tmp_path / "bin" / "harness"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m harness "$@"\n')
+    program.chmod(0o755)
+    script = """
+        source <(harness completion bash)
+        COMP_WORDS=(harness tui s) COMP_CWORD=2
+        function=$(complete -p harness); function=${function#*-F }; ${function%% *} harness
+        echo "${COMPREPLY[@]}"
+    """
+    environment = os.environ | {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["swift-otter-12"]
 
 
 @pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])

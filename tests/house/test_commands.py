@@ -60,6 +60,21 @@ def test_a_dry_run_imports_nothing_heavy(tmp_path: Path) -> None:
     assert HEAVY.isdisjoint(imported_by("run", "--dry-run", str(script)))
 
 
+def test_an_option_of_ours_behind_the_script_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stays the script's: torchrun's way. One that scripts have themselves is no news."""
+    script = tmp_path / "train.py"
+    script.write_text("")
+    line = ["run", "--dry-run", str(script), "--nproc_per_node=4", "--log-dir", "x"]
+    assert group.call(line) == 0
+    err = capsys.readouterr().err.splitlines()
+    assert err == [
+        "harness: --nproc_per_node stands behind the script and goes to it; "
+        "before the script it would be ours"
+    ]
+
+
 def test_help_is_short_and_narrow(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, most in (
         (["--help"], 45),

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from harness import codec, recovery
 from harness import events as e
 from harness import orders as o
-from harness import recovery
 from harness.collectives import Collective
 from harness.incidents import Incident, Where
 from harness.policy import Policy
@@ -109,6 +109,8 @@ class World:
             ),
             event=event,
         )
+        if isinstance(event, e.EvidenceOfNode):
+            record = codec.decode(codec.encode(record))  # in columns, as it comes over the wire
         self.records.append(record)
         fold(self.state, record)
         if isinstance(event, e.OrderGiven):
@@ -205,6 +207,7 @@ class World:
 
     def _collect(self, node: int, order: o.CollectEvidence) -> None:
         attempt = self.state.attempts[order.attempt]
+        seen = []
         for rank in attempt.nodes[node].ranks:
             alive = attempt.ranks[rank].alive
             process = ProcessFacts(
@@ -213,7 +216,12 @@ class World:
             taken = e.EvidenceTaken(
                 collection=order.collection, rank=rank, process=process if alive else None
             )
-            self.say(replace(taken, **self.evidence(rank)), node)
+            seen.append(replace(taken, **self.evidence(rank)))
+        if order.together:
+            self.say(e.EvidenceOfNode(node_rank=node, taken=tuple(seen)), node)
+        else:
+            for taken in seen:
+                self.say(taken, node)
         self.say(
             e.EvidenceComplete(collection=order.collection, node_rank=node, seconds=0.05), node
         )

@@ -9,6 +9,7 @@ from collections import Counter
 import click
 import pytest
 
+from harness import runs
 from harness.cli.group import call, harness
 from harness.cli.tui import _doer, _kinds
 from harness.errors import UsageError
@@ -82,7 +83,6 @@ def test_key_palette_and_command_line_ask_for_the_same(
         return True, ""
 
     monkeypatch.setattr("harness.wire.observer.do_blocking", do_blocking)
-    from harness import runs
     from harness.cli.inject import read_line
 
     found = runs.RunFolder(path=folder)
@@ -92,7 +92,7 @@ def test_key_palette_and_command_line_ask_for_the_same(
         scene,
         do=_doer(found),
         kinds=_kinds,
-        read_fault=lambda text: read_line(text, str(folder), None),
+        read_fault=lambda text: read_line(text, found),
     )
 
     async def run() -> None:
@@ -118,15 +118,15 @@ def test_every_kind_of_fault_can_be_injected_from_its_row(scenes, tmp_path):
     from harness.chaos import kinds
     from harness.cli.inject import read_line
 
-    folder = str(scenes.running(chaos_allowed=True).write(tmp_path))
+    its_run = runs.RunFolder(path=scenes.running(chaos_allowed=True).write(tmp_path))
     found = _kinds()
     assert [kind.name for kind in found] == [kind.name for kind in kinds.everything()]
     for kind in found:
-        fault = read_line(f"{kind.name} {'--node' if kind.on_node else '--rank'} 0", folder, None)
+        fault = read_line(f"{kind.name} {'--node' if kind.on_node else '--rank'} 0", its_run)
         assert fault.kind == kind.name
     for line in ("kill --rank", "kil --rank 1", "kill", "kill --rank 0 --json", "kill '"):
         with pytest.raises(UsageError):
-            read_line(line, folder, None)
+            read_line(line, its_run)
 
 
 def test_all_deeds_are_walked():

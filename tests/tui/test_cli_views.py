@@ -99,7 +99,12 @@ def test_status_of_a_run_whose_processes_are_gone(harness, root, scenes):
     assert code == 3
     assert "interrupted" in out
     assert "no process of it is left" in out
-    assert json.loads(harness("status", "gone", "--json")[1])["stage"] == "interrupted"
+    told = json.loads(harness("status", "gone", "--json")[1])
+    assert told["stage"] == "interrupted"
+    assert told["summary"][0].startswith("GONE  no process of it is left")
+    assert {rank["state"] for rank in told["ranks"]} == {"stopped"}
+    assert "interrupted after" in harness("report", "gone")[1]
+    assert ">interrupted<" in harness("report", "gone", "--html", "-")[1]
     code, _, err = harness("logs", "gone", "-f", "-n", "1")
     assert code == 0
     assert "gone without an end" in err
@@ -167,6 +172,11 @@ def test_logs_fold_and_filter(harness):
     assert out.splitlines() == ["[r0] step=212", "[r1] step=212"]
     _, out, _ = harness("logs", "crashed", "--lines", "1", "--json")
     assert json.loads(out) == {"attempt": 0, "ranks": [5], "text": "[rank5]: ValueError: boom"}
+    assert harness("logs", "crashed", "--grep", "nowhere") == (
+        0,
+        "",
+        "note: no line is like that\n",
+    )
 
 
 def test_logs_of_attempts(harness):

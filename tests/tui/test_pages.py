@@ -90,6 +90,46 @@ def test_keys_of_the_replay(scenes, tui, tmp_path):
     assert feed.time_of("soon") is None
 
 
+def test_a_jump_goes_where_the_journal_is_not_read_yet(scenes, tmp_path):
+    """It waits there for the reading, says so, and arrives."""
+    folder = scenes.restarted().write(tmp_path)
+    feed = ReplayFeed(folder / "journal.jsonl")
+    feed.tape.find_end()
+    feed.tape.search(feed.stop_asked)
+    assert feed.incident(1)
+    assert feed.label.startswith("READING 0%")
+    assert (feed.shown, feed.now_ns) == (0, 0)
+    feed.start()
+    try:
+        while not feed.now_ns or "READING" in feed.label:
+            assert not feed.stop_asked.wait(0.01)
+    finally:
+        feed.stop()
+    assert feed.tape.ahead == feed.tape.incidents == feed.tape.incidents_of_all()
+    assert feed.now_ns == feed.tape.incidents[0]
+    assert feed.model.state.incidents
+
+
+def test_a_run_that_is_gone_is_not_taken_for_a_silent_one(scenes, tui, tmp_path, monkeypatch):
+    monkeypatch.setattr("harness.runs.is_gone", lambda found, state: state.run is not None)
+    monkeypatch.setattr("harness.tui.feed._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("harness.tui.feed.GONE_SECONDS", 0.02)
+    scene = scenes.running()
+    feed = journal_feed(scene.write(tmp_path) / "journal.jsonl")
+    feed.start()
+    try:
+        while not feed.over or feed.received < len(scene.records):
+            assert not feed.stop_asked.wait(0.01)
+    finally:
+        feed.stop()
+    app = tui.app_of(scene, do=lambda _: (True, ""))
+    app.feed = feed
+    lines = tui.drive(app, (80, 24), "R")
+    assert lines[0].rstrip().endswith("GONE")
+    assert "GONE  no process of it is left; its last sign was" in lines[1]
+    assert "the run is gone" in lines[22]
+
+
 def test_held_screen_stays_and_nothing_is_lost(scenes, tui, tmp_path):
     scene = scenes.restarted()
     folder = scene.write(tmp_path)

@@ -249,6 +249,24 @@ def test_so_are_the_first_calls_of_a_program_without_an_optimizer() -> None:
     assert [values.count for values in log.told] == [1, 2, 3, 4, 5, 8, 12]
 
 
+def loop_over_lists(program: Program) -> None:
+    every = [torch.rand(4) for _ in range(3)]
+    mine = every[1:2]
+    for each in every:
+        program.look(sys._getframe())
+        each.add_(mine[0])
+
+
+def test_a_tensor_of_two_lists_goes_by_both_names_and_by_no_loop_variable() -> None:
+    """The first of the rank's own ones is another tensor on each rank."""
+    log = Log()
+    teller = Teller(log, lambda: 0, lambda: 0)  # type: ignore[arg-type]
+    loop_over_lists(Program(teller, lambda: Pace(1, 1e9, 1), Deeds(), lambda code: False))
+    told = [tuple(name for name, *_ in content["tensors"]) for content in log.plans]
+    f = "loop_over_lists"
+    assert set(told) == {(f"{f}.every[0]", f"{f}.every[1]={f}.mine[0]", f"{f}.every[2]")}
+
+
 @pytest.mark.parametrize(
     ("share", "alone", "last"), [(1e9, True, 8), (1e9, False, 1), (1e-9, True, 1)]
 )

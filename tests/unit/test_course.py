@@ -7,7 +7,6 @@ import pytest
 from harness.collectives import Collective, PointToPoint
 from harness.diagnosis.waits.compare import off_course
 from harness.diagnosis.waits.course import course
-from harness.diagnosis.waits.live import call_of
 from harness.diagnosis.waits.record import RankWait, Waits
 from tests.replay.world import collective
 
@@ -47,8 +46,7 @@ class Program:
         return self
 
     def wait(self, rank: int) -> RankWait:
-        calls = [call_of(entry) for entry in self.entries]
-        return RankWait(rank=rank, course=course(self.entries, calls, self.messages))
+        return RankWait(rank=rank, course=course(self.entries, self.messages))
 
 
 def told(*programs: Program) -> dict[int, tuple[str, str]]:

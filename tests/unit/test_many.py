@@ -11,7 +11,8 @@ from harness.holdings import Generation, MemorySource
 from harness.policy import Policy
 from harness.recovery.memory import keepers, memory_plans
 from harness.sightings import Pulse
-from harness.wire.channel import HEARTBEAT, heartbeat_of
+from harness.wire import agent_link
+from harness.wire.channel import HEARTBEAT, acks_apart, heartbeat_of
 from tests.replay.world import SECOND, World
 
 
@@ -24,6 +25,10 @@ def test_many_nodes_report_less_often_and_none_is_taken_for_lost(
 ) -> None:
     assert Policy().reports_apart(nodes) == apart
     assert heartbeat_of(Policy(), nodes) == pytest.approx(heartbeat)
+    # With a report's pause on top, an agent's patience with a silent controller is longer.
+    assert (
+        acks_apart(nodes) + min(Policy().reports_apart(nodes), heartbeat) < agent_link._SAY_SECONDS
+    )
 
 
 def looks(world: World) -> int:

@@ -87,3 +87,19 @@ def test_who_steps_with_another_gradient_than_was_summed_is_named_alone() -> Non
     (finding,) = ranks.found()
     assert (finding.verdict, finding.ranks) == ("replica_divergence", (1,))
     assert "than ranks 0,2-3, which agree" in finding.cause
+
+
+@pytest.mark.parametrize(("odd", "named"), [((2,), (2,)), ((1, 2, 3), (0, 1, 2, 3))])
+def test_who_makes_something_else_of_the_same_gradient(
+    odd: tuple[int, ...], named: tuple[int, ...]
+) -> None:
+    known: dict[str, Any] = {"how": "hand", "tensors": 1, "name": "weight", "clock": 0}
+    ranks = Ranks(part(**known), part(part=2, site="gradients", **known))
+    for step in range(1, 9):
+        ranks.look(step, dict.fromkeys(range(WORLD), step), number=2)
+        for count in (2 * step, 2 * step + 1):
+            spoilt = count > 2
+            ranks.look(count, {r: 100 * (count // 2) + spoilt * r * (r in odd) for r in range(4)})
+    (finding,) = ranks.found()
+    assert (finding.verdict, finding.ranks) == ("replica_divergence", named)
+    assert "though its gradient is the same on all" in finding.cause

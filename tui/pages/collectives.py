@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.state import AttemptState, RunState
-from harness.state.arrivals import GroupArrivals
+from harness.state.arrivals import Reached
 from harness.topology import ranks_text
 from harness.tui.cells import CULPRITS
 from harness.tui.pages.listing import Listing, Row, Scene
@@ -82,19 +82,15 @@ def held_up(row: GroupRow, state: RunState, now_ns: int) -> Held | None:
 
 def groups_of(attempt: AttemptState) -> list[GroupRow]:
     """All groups of an attempt, large ones first."""
-    arrived = {id(group): group for group in attempt.arrivals.groups.values()}
-    rows = [_of_arrivals(group, attempt) for group in arrived.values()] or _of_evidence(attempt)
+    reached = attempt.arrivals.reached.values()
+    rows = [_of_arrivals(group, attempt) for group in reached] or _of_evidence(attempt)
     return sorted(rows, key=lambda row: (-len(row.seqs), row.pg))
 
 
-def _of_arrivals(group: GroupArrivals, attempt: AttemptState) -> GroupRow:
-    done = group.last.seq if group.last is not None else -1
-    seqs = dict.fromkeys(group.members, done)
-    for seq, entries in group.waiting.items():
-        for rank in entries:
-            seqs[rank] = max(seq, seqs.get(rank, -1))
+def _of_arrivals(group: Reached, attempt: AttemptState) -> GroupRow:
+    seqs = dict(group.seqs)
     waiting: set[int] = set()
-    for rank in group.members:
+    for rank in group.seqs:
         known = attempt.ranks.get(rank)
         evidence = known.evidence if known is not None else None
         for entry in evidence.collectives if evidence is not None else ():

@@ -189,7 +189,5 @@ def _verdict(
         step=0,
         signature=Signature(verdict=kind, what="", place=place_text(where)).text(),
         where=where,
-        evidence=tuple(
-            ref for rank in ranks[:8] if (ref := scene.waits.ranks[rank].evidence) is not None
-        ),
+        evidence=tuple(ref for ref in map(scene.waits.ref, ranks[:8]) if ref is not None),
     )

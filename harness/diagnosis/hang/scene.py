@@ -1,6 +1,7 @@
 """The waits of all ranks at one look, and what else was seen of those that matter."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from harness.diagnosis.waits.live import rank_wait
 from harness.diagnosis.waits.record import RankWait, Waits
@@ -75,7 +76,7 @@ def scene_of(state: RunState, attempt: AttemptState, look: Collection, now_ns: i
         if evidence is None or evidence.collection != look.index or rank.exited is not None:
             continue
         seen[rank.rank] = evidence
-        waits[rank.rank] = rank_wait(evidence, ref=_ref(rank, "evidence", _shows(evidence)))
+        waits[rank.rank] = rank_wait(evidence)
     return Scene(
         state=state,
         attempt=attempt,
@@ -83,8 +84,17 @@ def scene_of(state: RunState, attempt: AttemptState, look: Collection, now_ns: i
         look=look,
         now_ns=now_ns,
         seen=seen,
-        waits=Waits(world_size=attempt.world_size, ranks=waits),
+        waits=Waits(
+            world_size=attempt.world_size, ranks=waits, shown_by=partial(_evidence_of, attempt)
+        ),
     )
+
+
+def _evidence_of(attempt: AttemptState, rank: int) -> EvidenceRef | None:
+    """Of few of many ranks: its words are made when somebody wants them."""
+    known = attempt.ranks[rank]
+    evidence = known.evidence
+    return None if evidence is None else _ref(known, "evidence", _shows(evidence))
 
 
 def _ref(rank: RankState, of: str, shows: str) -> EvidenceRef | None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from harness.collectives import Collective
 from harness.diagnosis.scene import Scene, op_name
 from harness.diagnosis.waits.compare import foretold
-from harness.diagnosis.waits.live import call_of
+from harness.diagnosis.waits.past import call_of
 from harness.diagnosis.waits.record import Call
 
 UNKNOWN = 1 << 62

@@ -4,7 +4,7 @@ their bytes, so whoever is at the bytes alone has left out the sizes, and the ot
 from harness.collectives import Collective
 from harness.diagnosis.mismatch.meetings import Meeting
 from harness.diagnosis.scene import Scene
-from harness.diagnosis.waits.live import call_of
+from harness.diagnosis.waits.past import call_of
 
 _EXCHANGES = frozenset({"all_gather", "allgather", "broadcast"})
 """all_gather_object, gather_object and broadcast_object_list begin with these."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from harness.diagnosis.mismatch.meetings import UNKNOWN, Meeting
 from harness.diagnosis.scene import Scene, collective_ref, op_name
 from harness.diagnosis.signature import Signature, place_text
-from harness.diagnosis.waits.live import call_of
+from harness.diagnosis.waits.past import call_of
 from harness.incidents import EvidenceRef, Finding, Where
 
 

@@ -4,29 +4,28 @@ round in steps does the same in each."""
 from collections.abc import Sequence
 
 from harness.collectives import Collective, PointToPoint
+from harness.diagnosis.waits.past import call_of, unbroken
 from harness.diagnosis.waits.record import Call, Step
 
 _OPEN = ("waiting", "posted")
 
 
-def course(
-    entries: Sequence[Collective], calls: Sequence[Call], p2p: Sequence[PointToPoint]
-) -> tuple[Step, ...]:
+def course(collectives: Sequence[Collective], p2p: Sequence[PointToPoint]) -> tuple[Step, ...]:
     """What the rank called last, up to the first operation that it has not come back from; empty
     where there are no messages, or nothing is unfinished at the end.
 
-    `entries` are what follows one another in its record without a gap, with their `calls`. It
-    begins where both records do: each holds the newest operations only.
+    It begins where both records do, and after the last gap: each holds the newest operations only.
     """
-    messages = _unbroken(sorted(p2p, key=lambda op: op.begun_ns))
+    messages = _without_old(sorted(p2p, key=lambda op: op.begun_ns))
     if not messages:
         return ()
+    entries = sorted(collectives, key=lambda entry: entry.record_id)
+    entries = entries[unbroken([entry.record_id for entry in entries]) :]
     begins = [messages[0].begun_ns if any(op.number > 1 for op in _firsts(messages)) else 0]
     if entries and entries[0].record_id > 0:
         begins.append(entries[0].created_ns)
     told: list[tuple[int, bool, Step]] = [
-        (entry.created_ns, entry.done, (_where(entry), call))
-        for entry, call in zip(entries, calls, strict=True)
+        (entry.created_ns, entry.done, (_where(entry), call_of(entry))) for entry in entries
     ]
     for op in messages:
         call = Call(op=op.direction, sizes=(op.sizes,), dtypes=(op.dtype,))
@@ -46,7 +45,7 @@ def _where(entry: Collective) -> str:
     return f"{role} at {line}" if line else role
 
 
-def _unbroken(messages: Sequence[PointToPoint]) -> Sequence[PointToPoint]:
+def _without_old(messages: Sequence[PointToPoint]) -> Sequence[PointToPoint]:
     """Without the oldest that are open still: they are kept however long ago they were begun."""
     at = 0
     while at < len(messages) and messages[at].state in _OPEN and messages[at].number > 1:

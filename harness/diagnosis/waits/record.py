@@ -1,7 +1,7 @@
 """What one rank's records say about its waits, from whatever source: a dump of any job, or live
 evidence of a run. Everything but `rank` may be missing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from harness.collectives import GroupCreation, Terms
@@ -178,3 +178,12 @@ class Waits:
     world_size: int
     ranks: Mapping[int, RankWait]
     unreadable: frozenset[int] = frozenset()
+    shown_by: Callable[[int], EvidenceRef | None] | None = None
+    """Where the waits of a rank are to be seen, when its own record does not say."""
+
+    def ref(self, rank: int) -> EvidenceRef | None:
+        """Where the waits of `rank` are to be seen."""
+        wait = self.ranks.get(rank)
+        if wait is None or wait.evidence is not None or self.shown_by is None:
+            return None if wait is None else wait.evidence
+        return self.shown_by(rank)

@@ -1,10 +1,13 @@
 """Strongly connected components of a graph, after Tarjan (1972), without recursion."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
-def components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Components of the graph with nodes `0 .. len(edges) - 1`, sinks first.
+def components(
+    edges: Sequence[Sequence[int]], starts: Iterable[int] | None = None
+) -> list[list[int]]:
+    """Components of the graph with nodes `0 .. len(edges) - 1`, sinks first; only of nodes that can
+    be reached from `starts`, where these are given.
 
     Every component comes after all that it leads to. Linear in nodes and edges.
     """
@@ -14,7 +17,7 @@ def components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
     stack: list[int] = []
     found: list[list[int]] = []
     count = 0
-    for start in range(len(edges)):
+    for start in range(len(edges)) if starts is None else starts:
         if index[start] >= 0:
             continue
         work = [(start, 0)]

@@ -171,8 +171,5 @@ def _wait(ranks: Sequence[int]) -> str:
 def _evidence(
     graph: WaitGraph, first: tuple[int, ...], direct: list[int]
 ) -> tuple[EvidenceRef, ...]:
-    return tuple(
-        wait.evidence
-        for rank in [*first[:8], *direct[:4]]
-        if (wait := graph.waits.ranks.get(rank)) is not None and wait.evidence is not None
-    )
+    refs = map(graph.waits.ref, [*first[:8], *direct[:4]])
+    return tuple(ref for ref in refs if ref is not None)

@@ -10,6 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from types import CodeType, FrameType
 from typing import Any
 
@@ -32,6 +33,7 @@ _MOST_CHAIN = 6
 _MOST_TENSORS = 64
 _MOST_ELEMENTS = 1 << 22
 _MOST_ITEMS = 64
+_MOST_NAMES = 2
 _AVERAGED = "averaged"
 """Mark of a variable that the program itself sums over ranks."""
 _STEADY = 3
@@ -181,9 +183,30 @@ def _is_buffer(module: Any, tensor: Any) -> bool:
 
 def _tensors(chain: Iterable[FrameType]) -> list[tuple[str, Any, Any]]:
     """Name, tensor, and the module that holds it, of the variables that could be state."""
-    found: list[tuple[str, Any, Any]] = []
-    known: set[int] = set()
+    found: dict[int, tuple[list[tuple[str, bool]], Any, Any]] = {}
     elements = 0
+    for name, plain, tensor, module in _variables(chain):
+        if id(tensor) in found:
+            names, _, known = found[id(tensor)]
+            found[id(tensor)] = [*names, (name, plain)], tensor, known or module
+        elif _could_be_state(tensor):
+            elements += tensor.numel()
+            if len(found) >= _MOST_TENSORS or elements > _MOST_ELEMENTS:
+                break
+            found[id(tensor)] = [(name, plain)], tensor, module
+    named = [(_name(names), tensor, module) for names, tensor, module in found.values()]
+    return sorted(named, key=itemgetter(0))
+
+
+def _name(names: list[tuple[str, bool]]) -> str:
+    """What a tensor goes by. In two lists it needs both names: one may hold other tensors on each
+    rank. A plain variable is what a loop has come to just now."""
+    held = [name for name, plain in names if not plain] or [names[0][0]]
+    return "=".join(held[:_MOST_NAMES])
+
+
+def _variables(chain: Iterable[FrameType]) -> Iterator[tuple[str, bool, Any, Any]]:
+    """Name, whether it is a variable itself, tensor, and module, of all that is there."""
     for frame in chain:
         function = frame.f_code.co_name
         prefix = "" if function == "<module>" else f"{function}."
@@ -193,14 +216,7 @@ def _tensors(chain: Iterable[FrameType]) -> list[tuple[str, Any, Any]]:
             if name.startswith("__"):
                 continue
             for full, tensor, module in _within(f"{prefix}{name}", value, depth=0):
-                if id(tensor) in known or not _could_be_state(tensor):
-                    continue
-                known.add(id(tensor))
-                elements += tensor.numel()
-                if len(found) >= _MOST_TENSORS or elements > _MOST_ELEMENTS:
-                    return found
-                found.append((full, tensor, module))
-    return found
+                yield full, tensor is value, tensor, module
 
 
 def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:

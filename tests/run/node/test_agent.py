@@ -205,7 +205,17 @@ def test_evidence_of_waiting_looping_and_stopped_ranks(node: Any) -> None:
         event = node.until(events.EvidenceTaken)
         taken[event.rank] = event
     complete = node.until(events.EvidenceComplete)
+    ask = orders.CollectEvidence(
+        collection=6, attempt=node.attempt, why="test", apart=0.1, together=True
+    )
+    node.order(ask)
+    together = node.until(events.EvidenceOfNode)
+    assert node.until(events.EvidenceComplete, lambda it: it.collection == 6).node_rank == 0
     node.stop()
+    assert sorted(seen.rank for seen in together.taken) == [0, 1, 2]
+    for seen in together.taken:
+        assert (seen.collection, seen.user_frame) == (6, taken[seen.rank].user_frame)
+        assert tuple(seen.collectives) == tuple(taken[seen.rank].collectives)
     assert complete.collection == 4
     waiting, sleeping, stopped = (taken[rank] for rank in range(3))
     assert (waiting.user_frame.line, waiting.frames_by) == (11, "itself")
