@@ -89,7 +89,20 @@ def test_what_comes_for_the_first_time_blames_nobody() -> None:
     assert told(new, usual) == {}
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
+def test_what_comes_every_few_steps_blames_nobody() -> None:
+    """The one that is there now has come to it before; it is the other that left it out."""
+
+    def logs(program: Program, *, done: bool = True) -> Program:
+        program.reduce(done=done, site="/home/u/train.py:20:log")
+        return program
+
+    right = logs(logs(Program(peer=1).steps(2)).steps(4), done=False)
+    ahead = logs(Program(peer=0).steps(2)).steps(4)
+    ahead.message("send", state="waiting")
+    assert told(right, ahead) == {}
+
+
+@pytest.mark.parametrize("count", [0, 1])
 def test_few_steps_tell_nothing(count: int) -> None:
     ahead = Program(peer=0).steps(count)
     ahead.message("send")
