@@ -93,6 +93,10 @@ class Mixture(nn.Module):
         mixed = out.sum(2)
         return mixed if self.shared is None else mixed + self.shared(x)
 
+    def forget(self) -> None:
+        """What has passed in this step was none of the training."""
+        self.loads.zero_()
+
     def _route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Probabilities (batch, seq, experts) and the chosen experts (batch, seq, top_k)."""
         logits = self.router(x)
