@@ -12,6 +12,7 @@ from harness.topology import ranks_name
 
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _COMMUNICATION = "/torch/distributed/"
+_IMPORTING = "<frozen importlib"
 _WRAPPERS = ("wrapper", "_fn", "inner", "wrapped")
 _SHOWN_FRAMES = 24
 _SHOWN_CHILDREN = 4
@@ -149,14 +150,48 @@ def _group_lines(group: Group) -> list[str]:
     if not stack.frames:
         lines.append(f"    no stack: {stack.missing or 'nothing was seen'}")
     user = _user_index(stack)
-    for at, frame in enumerate(stack.frames[:_SHOWN_FRAMES]):
+    for at, frame in to_show(stack, _SHOWN_FRAMES):
+        if frame is None:
+            lines.append(f"    {gap_text(at)}")
+            continue
         mark = ">" if at == user else " "
         lines.append(f"  {mark} {frame.function}  {short_path(frame.file)}:{frame.line}")
         if at < len(stack.variables):
             lines += [f"        {variable}" for variable in stack.variables[at]]
-    if len(stack.frames) > _SHOWN_FRAMES:
-        lines.append(f"    and {len(stack.frames) - _SHOWN_FRAMES} frames further out")
     return lines + _children_lines(group)
+
+
+def to_show(stack: RankStack, most: int) -> list[tuple[int, Frame | None]]:
+    """At most `most` frames, each with its position, and with None how many are left out there.
+
+    Of a long stack it is the innermost ones; the user's own innermost frame and what is around it
+    are always among them. Python's own steps of an import are left out.
+    """
+    frames: list[tuple[int, Frame | None]] = [
+        (at, frame) for at, frame in enumerate(stack.frames) if not is_importing(frame)
+    ]
+    if len(frames) <= most:
+        return frames
+    user = _user_index(stack)
+    first = next((place for place, (at, _) in enumerate(frames) if at == user), 0)
+    begin = most if first < most else most // 2
+    parts = frames[:begin]
+    if begin < most:
+        parts += [(first - begin, None)] if first > begin else []
+        parts += frames[first : first + most - begin]
+        begin = first + most - begin
+    left = len(frames) - begin
+    return [*parts, (left, None)] if left > 0 else parts
+
+
+def is_importing(frame: Frame) -> bool:
+    """Whether it is one of Python's own steps of an import, of which each import has five."""
+    return frame.file.startswith(_IMPORTING)
+
+
+def gap_text(count: int) -> str:
+    """What stands for so many frames that are left out."""
+    return f"... {count} more frame{'' if count == 1 else 's'}"
 
 
 def _children_lines(group: Group) -> list[str]:

@@ -134,8 +134,7 @@ class Drawing(Shell):
         with_log = self.logs is not None and height >= 6 and not self.replayed
         most = height - 1 if not with_log else max(2, height // 2 - 1)
         if not mesh.grid.cards and view.cells:
-            rows = meshpaint.bad_lines(mesh, width, most)
-            troubled = view.culprit is not None or view.next_troubled(0, 1) is not None
+            rows, troubled = meshpaint.bad_lines(mesh, width, most)
             title = "troubled ranks" if troubled else "ranks"
         else:
             found = incidents.incident_lines(view.incidents, width, self.options.zone, ascii_only)

@@ -1,12 +1,12 @@
 """The mesh as lines of inked text: cards, cells of a rank, cells of many ranks. Pure."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
 from rich.cells import cell_len
 
-from harness.tui.cells import CULPRITS, GLYPHS, SEVERITY, Cell, CellState, glyph_of
+from harness.tui.cells import CULPRITS, GLYPHS, SEVERITY, TROUBLED, Cell, CellState, glyph_of
 from harness.tui.grid import CARD_HEIGHT, Grid
 from harness.tui.paint import Line, fit
 from harness.tui.theme import INK_OF_STATE, Ink
@@ -200,13 +200,16 @@ def _card(
     ]
 
 
-def bad_lines(mesh: Mesh, width: int, most: int) -> list[Line]:
+def bad_lines(mesh: Mesh, width: int, most: int) -> tuple[list[Line], bool]:
     """For small screens: at most `most` troubled ranks, one a line, worst first; else the first
-    ranks."""
-    cells = [cell for at, cell in enumerate(mesh.view.cells) if at not in mesh.hidden]
-    chosen = [cell for cell in cells if cell.state in CULPRITS]
-    chosen += [cell for cell in cells if cell.state in ("slow", "stale")]
-    return [_rank_line(mesh, cell, width) for cell in (chosen or cells)[:most]]
+    ranks. And whether they are troubled."""
+    cells: Sequence[Cell] = mesh.view.cells
+    if mesh.hidden:
+        cells = [cell for at, cell in enumerate(cells) if at not in mesh.hidden]
+    troubled = [cell for cell in cells if cell.state in TROUBLED]
+    troubled.sort(key=lambda cell: cell.state not in CULPRITS)
+    lines = [_rank_line(mesh, cell, width) for cell in (troubled or cells)[:most]]
+    return lines, bool(troubled)
 
 
 def _rank_line(mesh: Mesh, cell: Cell, width: int) -> Line:

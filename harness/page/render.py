@@ -124,16 +124,17 @@ def _group(group: stacks.Group) -> dict[str, Any]:
     user = stack.user_frame
     frames = [
         {
-            "function": frame.function,
-            "place": f"{stacks.short_path(frame.file)}:{frame.line}",
-            "user": user is not None and (frame.file, frame.line) == (user.file, user.line),
+            "function": stacks.gap_text(at) if frame is None else frame.function,
+            "place": "" if frame is None else f"{stacks.short_path(frame.file)}:{frame.line}",
+            "user": user is not None
+            and frame is not None
+            and (frame.file, frame.line) == (user.file, user.line),
         }
-        for frame in stack.frames[:_MOST_FRAMES]
+        for at, frame in stacks.to_show(stack, _MOST_FRAMES)
     ]
     return {
         "ranks": ranks_name(group.ranks),
         "count": len(group.members),
         "frames": frames,
-        "more": max(0, len(stack.frames) - _MOST_FRAMES),
         "missing": stack.missing or ("nothing was seen" if not stack.frames else ""),
     }

@@ -19,8 +19,10 @@ def read(state: RunState, stamp: e.Stamp, event: e.PulsesRead) -> None:
         rank = ranks.get(pulse.rank)
         if rank is None:
             continue
-        booking.pulse(attempt, rank, pulse, wall_ns)
         step, phase, collectives = pulse.step, pulse.phase, pulse.collectives
+        books = rank.books
+        if step != rank.step or phase != rank.phase or books.waits_ns or not books.at_work:
+            booking.pulse(attempt, rank, pulse, wall_ns)  # else it books nothing
         if step != rank.step or collectives != rank.collectives or phase != rank.phase:
             if judging:
                 stalls.pause_ended(attempt, rank, now_ns)

@@ -103,3 +103,22 @@ def test_evidence_becomes_a_stack() -> None:
     )
     stack = stacks.of_evidence(taken, 77)
     assert (stack.rank, stack.pid, stack.state, stack.missing) == (2, 77, "T", "it is gone")
+
+
+def test_of_a_long_stack_the_own_line_is_always_shown() -> None:
+    """Python's own steps of an import are left out, and count for nothing."""
+    importing = Frame(file="<frozen importlib._bootstrap>", line=241, function="_find_and_load")
+    deep = [Frame(file=f"{TORCH}/a.py", line=at, function=f"f{at}") for at in range(40)]
+    frames = [each for frame in deep for each in (frame, importing)]
+    outer = [Frame(file="/env/site-packages/run.py", line=at, function="run") for at in range(30)]
+    lines = stacks.text([standing(0, *frames, TRAIN, *outer)]).splitlines()[3:]
+    assert not any("importlib" in line for line in lines)
+    assert lines[11] == "    f11  torch/distributed/a.py:11"
+    assert lines[12] == "    ... 28 more frames"
+    assert lines[13] == "  > main  /home/me/train.py:11"
+    assert lines[-1] == "    ... 19 more frames"
+    assert len(lines) == 26
+    near = stacks.text([standing(0, *deep[:3], TRAIN, *outer)]).splitlines()[3:]
+    assert near[3] == "  > main  /home/me/train.py:11"
+    assert near[-1] == "    ... 10 more frames"
+    assert len(near) == 25

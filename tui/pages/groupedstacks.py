@@ -69,7 +69,7 @@ def _told(stack: RankStack) -> list[tuple[str, bool]]:
     where = stack.user_frame
     texts: list[tuple[str, bool]] = []
     user_at = 0
-    for at, frame in enumerate(stack.frames):
+    for at, frame in enumerate(f for f in stack.frames if not stacks.is_importing(f)):
         mine = where is not None and (frame.file, frame.line) == (where.file, where.line)
         if mine and not any(marked for _, marked in texts):
             user_at = at
