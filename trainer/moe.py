@@ -82,7 +82,10 @@ class Mixture(nn.Module):
         if self.settings.balance == "loss" and self.loss_scale:
             x = self._balanced(x, weights, chosen)
         share = weights.gather(-1, chosen)
-        share = share / share.sum(-1, keepdim=True)
+        if self.settings.top_k > 1:
+            share = share / share.sum(-1, keepdim=True)
+        # Of one expert the share would always be 1, and the router learn nothing: it counts by its
+        # probability, as in the Switch Transformer (Fedus et al. 2021, arXiv:2101.03961).
         kept = self._kept(chosen)
         with torch.no_grad():
             self.loads = self.loads.to(x.device)
@@ -92,6 +95,10 @@ class Mixture(nn.Module):
         out = out.view(*chosen.shape, -1) * share[..., None].to(out.dtype)
         mixed = out.sum(2)
         return mixed if self.shared is None else mixed + self.shared(x)
+
+    def forget(self) -> None:
+        """What has passed in this step was none of the training."""
+        self.loads.zero_()
 
     def _route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Probabilities (batch, seq, experts) and the chosen experts (batch, seq, top_k)."""

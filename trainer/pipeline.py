@@ -29,8 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harness.trainer.config import V_SHAPED, Config
 from harness.trainer.model import Transformer
-from harness.trainer.moe import mixtures
-from harness.trainer.precision import LossScale
+from harness.trainer.moe import Mixture, mixtures
+from harness.trainer.precision import Float8Linear, LossScale
 
 Probe = Callable[[], None]
 SCHEDULES: dict[str, Any] = {
@@ -167,6 +167,7 @@ class TimedStage(PipelineStage):
     """A stage that counts the seconds in which it computes."""
 
     seconds = 0.0
+    begun = False
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -175,6 +176,12 @@ class TimedStage(PipelineStage):
         self.seconds += time.perf_counter() - began
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.begun:
+            # To learn the shapes, memory as it was found has gone through once.
+            for module in self.submod.modules():
+                if isinstance(module, Mixture | Float8Linear):
+                    module.forget()
+            self.begun = True
         with self._counted():
             return super().forward_one_chunk(*args, **kwargs)
 

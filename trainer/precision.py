@@ -137,9 +137,14 @@ class Float8Linear(nn.Linear):
         seen[kind] = torch.maximum(seen[kind], amax.to(seen[kind].dtype))
         top = self.scales.largest(self.name, kind) or float(amax)
         dtype = _FORMATS[kind]
-        # A power of two changes no mantissa.
-        scale = 2.0 ** math.floor(math.log2(_LARGEST[dtype] / top)) if top else 1.0
+        # A power of two changes no mantissa. What is not finite shows in the loss.
+        usable = top > 0 and math.isfinite(top)
+        scale = 2.0 ** math.floor(math.log2(_LARGEST[dtype] / top)) if usable else 1.0
         return (x.float() * scale).clamp(-_LARGEST[dtype], _LARGEST[dtype]).to(dtype), scale
+
+    def forget(self) -> None:
+        """What has passed in this step was none of the training."""
+        self.scales.current.pop(self.name, None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = _Product.apply(x, self.weight, self)  # type: ignore[no-untyped-call]

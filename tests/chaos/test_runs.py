@@ -44,7 +44,7 @@ def test_a_killed_rank_ends_bit_equal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("workload", ["cp2", "ep2", "zbv2", "hsdp4"])
+@pytest.mark.parametrize("workload", ["cp2", "ep2", "interleaved2", "zbv2", "hsdp4"])
 def test_a_hang_and_a_kill_in_each_parallelism(workload: str, tmp_path: Path) -> None:
     """The first is a hang: rank 1 is stopped, then rank 0 killed in the attempt after it."""
     faults = [("stop", 1, 3, 0), ("kill", 0, 3, 1)]

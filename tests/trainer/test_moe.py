@@ -41,6 +41,13 @@ def test_every_token_is_the_weighted_sum_of_its_experts() -> None:
     assert made.loads[:-1].sum() == 3 * 16 * 2
 
 
+def test_the_router_learns_with_one_expert_a_token() -> None:
+    made, x = mixture(top_k=1, balance="none"), tokens()
+    made(x).square().sum().backward()
+    assert made.router.weight.grad is not None
+    assert float(made.router.weight.grad.norm()) > 1e-3
+
+
 def test_tokens_beyond_the_places_are_dropped_and_counted() -> None:
     made, x = mixture(capacity=0.5), tokens()
     places = 4  # half of 16 x 2 / 4

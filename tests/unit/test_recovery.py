@@ -89,6 +89,14 @@ def test_every_attempt_gets_a_store_of_its_own() -> None:
     assert [attempt.index for attempt in world.state.attempts] == [0, 1]
 
 
+@pytest.mark.parametrize(("nproc", "most"), [(2, 256), (100, 64)])
+def test_small_worlds_are_asked_for_several_steps_of_records(nproc: int, most: int) -> None:
+    """What is a habit of a program shows in several of its steps, of fifty operations and more."""
+    world = World(nproc=nproc).start()
+    world.exit(1, signal=11)
+    assert [order.most for _, order in world.pending] == [most]
+
+
 def test_nobody_is_stopped_before_evidence_is_taken() -> None:
     world = World(nproc=2).start()
     world.exit(1, signal=11)

@@ -14,6 +14,9 @@ _LONGEST = 16
 """Calls in a row that are compared with earlier ones."""
 _EXAMPLES = 3
 """That are called a habit."""
+_ROUNDS, _CONTEXT = 2, 3
+"""Of several ranks that all went on as in earlier rounds but one: how many rounds each must have on
+record, and how many calls in a row, the present one included, must be new."""
 _T = TypeVar("_T")
 
 
@@ -138,8 +141,33 @@ def strange_step(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, 
     return found
 
 
+def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Suspects that wait in something else than what always followed what they did before, where
+    all others of them wait in just that; each with the call that should have come and the one that
+    came, in words. Empty where that cannot be said of one of them.
+
+    Nor where one is at something new, a part of the program that comes only now, or at what has
+    followed at times: others may have left that out. So two rounds of each are enough.
+    """
+    courses = {rank: waits.ranks[rank].course for rank in suspects if rank in waits.ranks}
+    found = {}
+    for rank, steps in courses.items():
+        before = steps[:-1]
+        expected = foretold(before, examples=_ROUNDS) if steps else None
+        if expected is None or steps[-1] not in before:
+            return {}
+        if expected != steps[-1]:
+            if tuple(steps[-_CONTEXT:]) in _runs(before, _CONTEXT):
+                return {}
+            found[rank] = (_text(expected), _text(steps[-1]))
+    return found
+
+
+_AT_THE_OTHER_END = {"send": "to", "recv": "from"}
+
+
 def _text(step: tuple[str, Call]) -> str:
-    return f"{step[1].text} on {step[0]}"
+    return f"{step[1].text} {_AT_THE_OTHER_END.get(step[1].op, 'on')} {step[0]}"
 
 
 def how_it_differs(odd: Track, usual: Track, seq: int) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from harness.collectives import GroupCreation, PointToPoint
+from harness.diagnosis.waits.course import course
 from harness.diagnosis.waits.past import Growing, recorded, undeclared
 from harness.diagnosis.waits.record import Call, Creation, Group, P2pKey, Pending, RankWait, Track
 from harness.events import EvidenceTaken
@@ -42,6 +43,7 @@ def rank_wait(evidence: EvidenceTaken) -> RankWait:
         posted=_posted(p2p) if p2p else {},
         whole=past.whole,
         program=past.program,
+        course=course(evidence.collectives, p2p) if p2p else (),
         creating=_creating(groups) if groups else None,
         meeting=next((g for g in reversed(groups) if _open(g)), None) if groups else None,
         process=evidence.process,

@@ -111,7 +111,7 @@ def _past(labels: tuple[str, ...], places: tuple[int, ...], entries: tuple[_Part
         if not is_done(op, state, retired=retired):
             track.open.append(seq)
             unfinished.append(at)
-    begin = _unbroken([entry[0] for entry in entries])
+    begin = unbroken([entry[0] for entry in entries])
     return Past(
         tracks=tuple(track.frozen() for track in growing),
         calls=tuple(calls),
@@ -136,7 +136,7 @@ def _past_of(labels: tuple[str, ...], columns: Columns) -> Past | None:
     return _past(labels, it.groups, entries)
 
 
-def _unbroken(records: Sequence[int]) -> int:
+def unbroken(records: Sequence[int]) -> int:
     """Where the newest ones begin between which none is left out."""
     for at in range(len(records) - 1, 0, -1):
         if records[at] - records[at - 1] > 1:

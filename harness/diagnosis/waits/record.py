@@ -51,6 +51,10 @@ class Call:
         return " ".join(part for part in (self.op, sizes, kinds) if part)
 
 
+Step = tuple[str, Call]
+"""A call, and the role of its group or the rank at its other end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     """An operation that has been called and has not finished.
@@ -127,7 +131,10 @@ class RankWait:
     """The record holds everything since the start."""
     cut: bool = False
     """It begins amid operations that are pending: what the rank stands in may be older."""
-    program: tuple[tuple[str, Call], ...] = ()
+    program: tuple[Step, ...] = ()
+    course: tuple[Step, ...] = ()
+    """Its last calls over all groups and messages to single ranks, in order, up to the one that it
+    waits in; empty where it sends none."""
     last_where: Where | None = None
     """The user's line of its last call."""
     creating: Creation | None = None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from harness.diagnosis.waits import stuck
-from harness.diagnosis.waits.compare import strange_step
+from harness.diagnosis.waits.compare import off_course, strange_step
 from harness.diagnosis.waits.disagree import group_mismatch, mismatch
 from harness.diagnosis.waits.graph import Op, WaitGraph, edges
 from harness.diagnosis.waits.nobody import nobody
@@ -244,6 +244,18 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
         before, after = strange[odd[0]]
         cause = (
             f"{around}; {ranks_name(odd)} came from {before} to {after}, which no other rank does"
+        )
+        return Root(
+            verdict="collective_mismatch", ranks=tuple(odd), cause=cause, confidence="likely",
+            onset_ns=op.onset_ns, op=op, where=where_of(graph.waits, odd),
+        )  # fmt: skip
+    left = off_course(graph.waits, ranks)
+    if 0 < len(left) < len(ranks):
+        odd = sorted(left)
+        expected, came = left[odd[0]]
+        cause = (
+            f"{around}; {ranks_name(odd)} went on to {came} where {expected} followed in all steps"
+            " before"
         )
         return Root(
             verdict="collective_mismatch", ranks=tuple(odd), cause=cause, confidence="likely",
