@@ -294,29 +294,37 @@ def test_a_short_sleep_is_slept_out_and_one_that_goes_on_and_on_is_not() -> None
     assert POLICY.work_patience - 15 < seconds_still(world) < POLICY.work_patience + 4
 
 
-def sleeping(world: World, wakes: Callable[[float], float]) -> None:
-    """Rank 2 sleeps: `wakes` gives when it will wake, in seconds from now on, by when it is."""
+def sleeping(world: World, wakes: Callable[[float], float], rounds: int = 5) -> None:
+    """Rank 2 sleeps, after so many `rounds`: `wakes` gives when it will wake, in seconds from now
+    on, by when it is."""
     began_ns = world.now_ns
 
     def evidence(rank: int) -> dict[str, Any]:
         now = (world.now_ns - began_ns) / SECOND
-        return away(activity=asleep(wakes(now) - now)) if rank == 2 else waiting()
+        sleeps = away(rounds, activity=asleep(wakes(now) - now))
+        return sleeps if rank == 2 else waiting(seq=rounds + 1)
 
     world.evidence = evidence
 
 
-def test_one_long_sleep_is_slept_out_and_a_loop_of_short_ones_is_not() -> None:
+def test_one_long_sleep_is_slept_out() -> None:
     """Patience ends just before it wakes: then it gets some more to go on."""
     patience = POLICY.stuck_patience
-    for wakes, latest in (
-        (lambda now: patience + 0.3, 3 * patience),
-        (lambda now: (now // 0.6 + 1) * 0.6, patience + 2),
-    ):
-        world = stalled(waiting(), waiting(), waiting())
-        sleeping(world, wakes)
-        assert verdict_within(world, 10 * patience) is not None
-        assert (seconds_still(world) > 2 * patience) == (latest > 2 * patience)
-        assert seconds_still(world) < latest
+    world = stalled(waiting(), waiting(), waiting())
+    sleeping(world, lambda now: patience + 0.3)
+    assert verdict_within(world, 10 * patience) is not None
+    assert 2 * patience < seconds_still(world) < 3 * patience
+
+
+@pytest.mark.parametrize("nap", [0.25, 0.6, 1.0, 2.7])
+@pytest.mark.parametrize("steps", [0, 9])
+def test_a_loop_of_short_sleeps_looks_for_something_and_has_an_end(nap: float, steps: int) -> None:
+    """It is judged when it cannot move any more before its patience ends."""
+    world = stalled(waiting(), waiting(), waiting(), steps=steps)
+    sleeping(world, lambda now: (now // nap + 1) * nap, rounds=steps)
+    least = 2.5 * POLICY.stuck_patience if steps else POLICY.start_patience
+    assert verdict_within(world, 5 * least) is not None
+    assert least - nap <= seconds_still(world) < least + 4
 
 
 def test_a_look_that_comes_late_makes_nothing_take_longer() -> None:

@@ -85,6 +85,10 @@ def for_rank(scene: Scene, rank: int) -> Patience:
     )
     asleep = asleep_seconds(scene, rank, evidence)
     wakes = asleep + (scene.look.ordered_ns - scene.still_since_ns(rank)) / 1e9
+    if _naps_again(scene, asleep):
+        late = _OTHERS_FACTOR * scene.policy.stuck_patience
+        why = "it looks for something again and again, which may come late"
+        return Patience(seconds=max(seconds, late), why=why, asleep_seconds=asleep)
     long = asleep and (seconds < wakes or _naps_still(scene, rank, asleep))
     if long and wakes <= _longest_nap(scene, rank):
         return Patience(
@@ -111,6 +115,20 @@ def _naps_still(scene: Scene, rank: int, asleep: float) -> bool:
     if stall is None or stall.look.ranks != (rank,) or not stall.look.wakes_ns:
         return False
     return abs(scene.now_ns + int(asleep * 1e9) - stall.look.wakes_ns) < _SAME_NAP_NS
+
+
+def _naps_again(scene: Scene, asleep: float) -> bool:
+    """Whether it sleeps for a short time, and the rank that the look before was about has woken
+    since and sleeps again: a loop that looks for something. Of one sleep nothing is known."""
+    stall = scene.attempt.stall
+    if not 0 < asleep < scene.policy.stuck_patience or stall is None or not stall.look.wakes_ns:
+        return False
+    (told,) = stall.look.ranks
+    evidence = scene.seen.get(told)
+    if evidence is None:
+        return False
+    wakes_ns = scene.now_ns + int(asleep_seconds(scene, told, evidence) * 1e9)
+    return wakes_ns - stall.look.wakes_ns >= _SAME_NAP_NS
 
 
 def _longest_nap(scene: Scene, rank: int) -> float:
