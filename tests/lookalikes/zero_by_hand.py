@@ -8,7 +8,8 @@ dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 whole = [torch.nn.Parameter(torch.randn(16, 16) * 0.1) for _ in range(2 * world)]
-optimizer = torch.optim.Adam(whole[rank::world], 1e-3)
+mine = whole[rank::world]
+optimizer = torch.optim.Adam(mine, 1e-3)
 torch.manual_seed(rank)
 for _ in range(60):
     x = torch.randn(4, 16)
