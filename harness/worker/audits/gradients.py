@@ -20,6 +20,8 @@ _LEAST_HISTORY = 20
 _MOST_TOLD = 6
 _MOST_STRIDE = 1 << 12
 _MOST_NAMED = 4
+_FIRST = 4
+"""Parameters, of which the smallest one is looked at in every step."""
 Tell = Callable[..., None]
 """Takes the fields of a Doubt."""
 Guard = Callable[..., None]
@@ -33,6 +35,7 @@ class _Watched:
         self.name = name
         self.parameter = weakref.ref(parameter)
         self.sharded = sharded
+        self.size = parameter.numel() if parameter.requires_grad else sys.maxsize
         self.looks = 0
         self.most = 0.0
 
@@ -48,6 +51,9 @@ class LocalGradients:
         self._known: dict[int, int] = {}
         """Position in `_watched`, by the parameter's id."""
         self._watched: list[_Watched] = []
+        self._always = 0
+        """Place of what is looked at in every step: near the begin of the model, where NaN of any
+        later layer comes to, and small."""
         self._turn = 0
         self._mask = 0
         self._cost = 0.0
@@ -72,6 +78,8 @@ class LocalGradients:
             self._watched.append(_Watched(name, parameter, sharded))
             if parameter.requires_grad and not sharded:
                 parameter.register_post_accumulate_grad_hook(self._hook(place))
+        first = self._watched[:_FIRST]
+        self._always = min(range(len(first)), key=lambda at: first[at].size, default=0)
 
     def _place(self, parameter: Any) -> int | None:
         """Its position; an id comes again when a parameter is gone."""
@@ -81,7 +89,7 @@ class LocalGradients:
 
     def _hook(self, place: int) -> Callable[[Any], None]:
         def arrived(parameter: Any) -> None:
-            if not place or (place ^ self._turn) & self._mask == 0:
+            if self._due(place):
                 self._guard(self._look, place, parameter.grad)
 
         return arrived
@@ -90,8 +98,11 @@ class LocalGradients:
         """FSDP is about to reduce and cut `gradients`, those of whole parameters."""
         for parameter, gradient in zip(parameters, gradients, strict=False):
             place = self._place(parameter)
-            if place is not None and (not place or (place ^ self._turn) & self._mask == 0):
+            if place is not None and self._due(place):
                 self._guard(self._look, place, gradient)
+
+    def _due(self, place: int) -> bool:
+        return place == self._always or (place ^ self._turn) & self._mask == 0
 
     def _look(self, place: int, gradient: Any) -> None:
         torch = sys.modules["torch"]
