@@ -29,9 +29,9 @@ from harness.worker.digests.books import AT_REST, COLUMNS, LEFT
 _PAUSE_SECONDS, _LONGEST_SECONDS = 0.25, 0.5
 """Between two looks for new digests; the latter where there are none."""
 _MOST_ROWS = 4096
-_KEPT_BYTES = 4 << 20
+_KEPT_BYTES = 2 << 20
 """Of one rank's digests."""
-_KEPT_LOOKS = 4096
+_KEPT_LOOKS = 2048
 _DIGEST = struct.Struct("=Q")
 _ALONE = ("learnt", "hand")
 """Parts of one tensor each: which of them are replicas has to be found out."""
