@@ -234,7 +234,7 @@ def row(of: list[Measured], first: Measured) -> str:
 
 COLUMNS = (
     "ranks", "reports a second", "controller, of a core", "µs of CPU a second and rank",
-    "beside the first row", "start, ms of CPU a rank", "report to journal, median / p99 ms",
+    "beside the first row", "start, ms of CPU a rank", "message to answer, median / p99 ms",
     "memory, MiB", "journal, bytes a second and rank", "hang to verdict, median / worst s",
     "of it looking, s", "controller's CPU meanwhile, s", "evidence, bytes a rank", "right", "late",
 )  # fmt: skip

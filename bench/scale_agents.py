@@ -38,7 +38,8 @@ class Told:
 
     def __init__(self) -> None:
         self.latencies: list[float] = []
-        """Of reports, seconds until they were acknowledged, and so in the journal."""
+        """Of messages that were answered, seconds until they were: all up to them was in the journal
+        by then."""
         self.reports = 0
         self.late = 0
         """Reports that went out more than a period late: this end did not keep up."""
@@ -68,6 +69,8 @@ class Agent:
         self.sent: dict[int, float] = {}
         self.turn = asyncio.Lock()
         self.said_until = 0.0
+        self.asked = 0.0
+        """When a message without records was sent, which asks for an answer; 0: none is due."""
 
     async def live(self, address: str, gate: asyncio.Semaphore) -> None:
         async with open_channel(address) as channel:
@@ -92,13 +95,16 @@ class Agent:
             if lines:
                 self.sent[self.seq] = time.monotonic()
                 self.told.reports += 1
+            else:
+                self.asked = time.monotonic()
             await self.call.write(pb.EventBatch(source=self.source, records=lines))
 
     async def _hear(self) -> None:
         async for ack in self.call:
-            at = self.sent.get(ack.seq)
+            at = self.asked or self.sent.get(ack.seq)
             if at is not None:
                 self.told.latencies.append(time.monotonic() - at)
+            self.asked = 0.0
             self.sent = {seq: at for seq, at in self.sent.items() if seq > ack.seq}
 
     async def _report(self) -> None:
