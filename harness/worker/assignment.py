@@ -37,7 +37,7 @@ class Assignment:
     arguments: tuple[str, ...]
     digests: int = 0
     """Least steps between two digests of what should equal other ranks'; 0: none are taken."""
-    digest_share: float = 0.007
+    digest_share: float = 0.005
     """Of the rank's time, that they may take."""
     memory: int = -1
     """Memory file of the rank's state; -1: there is none."""
