@@ -38,8 +38,8 @@ class Told:
 
     def __init__(self) -> None:
         self.latencies: list[float] = []
-        """Of messages that were answered, seconds until they were: all up to them was in the journal
-        by then."""
+        """Of messages that were answered, seconds until they were: all up to them is in the journal
+        then."""
         self.reports = 0
         self.late = 0
         """Reports that went out more than a period late: this end did not keep up."""

@@ -6,7 +6,8 @@ One DDP training of two ranks on CPUs under `harness run`; Harness looks in ever
 steps, and a window is compared with the one before it. A window holds many looks, for the first one
 in it takes the steps of the window before, at which nobody looked, for long ones. Wall time says
 little on a busy machine: the load is printed, and the processor time of rank 0's main thread beside
-it.
+it; last, how much of a step the main thread has spent within what looks, by its own count of
+processor time, which no difference of two windows blurs.
 """
 
 import argparse
@@ -67,6 +68,10 @@ def main() -> int:
         off = statistics.median(each[what] for each in windows if not each["on"])
         low, middle, high = statistics.quantiles(ratios(windows, what), n=4)
         print(f"| {what} | {off * 1e3:.1f} | {middle:+.2%} | {low:+.2%} and {high:+.2%} |")
+    step = statistics.median(each["wall"] for each in windows if not each["on"])
+    counted = [each["within"] / step for each in windows if each["on"]][_SETTLING:]
+    low, middle, high = statistics.quantiles(counted, n=4)
+    print(f"| within them | {step * 1e3:.1f} | {middle:+.2%} | {low:+.2%} and {high:+.2%} |")
     return 0
 
 
