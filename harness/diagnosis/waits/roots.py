@@ -245,10 +245,7 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
         cause = (
             f"{around}; {ranks_name(odd)} came from {before} to {after}, which no other rank does"
         )
-        return Root(
-            verdict="collective_mismatch", ranks=tuple(odd), cause=cause, confidence="likely",
-            onset_ns=op.onset_ns, op=op, where=where_of(graph.waits, odd),
-        )  # fmt: skip
+        return _odd_ones(graph, op, odd, cause)
     left = off_course(graph.waits, ranks)
     if 0 < len(left) < len(ranks):
         odd = sorted(left)
@@ -257,15 +254,19 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
             f"{around}; {ranks_name(odd)} went on to {came} where {expected} followed in all steps"
             " before"
         )
-        return Root(
-            verdict="collective_mismatch", ranks=tuple(odd), cause=cause, confidence="likely",
-            onset_ns=op.onset_ns, op=op, where=where_of(graph.waits, odd),
-        )  # fmt: skip
+        return _odd_ones(graph, op, odd, cause)
     return Root(
         verdict="collective_mismatch", ranks=tuple(ranks),
         confidence="likely" if all(_known(graph, op) for op in ops) else "possible",
         cause=f"{around}; their order of calls differs, or one of them skipped one",
         onset_ns=op.onset_ns, op=op, tied=True,
+    )  # fmt: skip
+
+
+def _odd_ones(graph: WaitGraph, op: Op, odd: Sequence[int], cause: str) -> Root:
+    return Root(
+        verdict="collective_mismatch", ranks=tuple(odd), cause=cause, confidence="likely",
+        onset_ns=op.onset_ns, op=op, where=where_of(graph.waits, odd),
     )  # fmt: skip
 
 
