@@ -4,8 +4,9 @@
 
 One DDP script (bench/scripts/paired.py) with steps of several lengths, under torchrun and under
 `harness run` in turn. Then so many `--watched` ranks under `harness run`, and the CPU and memory of
-Harness's own processes while they train, past the first minute. Prints Markdown, writes
-bench/results/overhead.md; exits 1 where the agent takes more than 40 MB (PSS) or 1 % of a core.
+Harness's own processes while they idle and while they train, past the first minute. Prints
+Markdown, writes bench/results/overhead.md; exits 1 where the agent of idle ranks takes more than
+40 MB (PSS) or 1 % of a core.
 """
 
 import argparse
@@ -30,7 +31,10 @@ HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "scripts" / "paired.py"
 LENGTHS = {2: 600, 20: 250, 100: 80}
 """Milliseconds of a step's sleep, and steps."""
-IDLE_MS, BUSY_MS = 500, 20
+IDLE = "nothing: they sleep, 20 s in a step"
+PACES = {IDLE: 20_000, "2 steps a second": 500, "as many steps as they can": 20}
+"""Milliseconds of a step's sleep. Longer ones are told of as what they would be: ranks that stand
+still between two collectives."""
 _SETTLE_SECONDS, _WATCH_SECONDS = 65.0, 20.0
 """In its first minute an attempt is looked at twice as often as later."""
 _MOST_MEMORY, _MOST_CPU = 40e6, 0.01
@@ -214,7 +218,7 @@ def report(pairs: Sequence[str], costs: Sequence[str], options: argparse.Namespa
             "part that falls to one of them, and is what the process adds to the node; USS is what "
             "would be free without it.",
             "",
-            "| ranks make | process | of a core | resident (RSS), MB | shared pages by those who "
+            "| ranks do | process | of a core | resident (RSS), MB | shared pages by those who "
             "share them (PSS), MB | of its own alone (USS), MB |",
             "|---|---|---|---|---|---|",
             *costs,
@@ -232,11 +236,11 @@ def main() -> int:
     parser.add_argument("--no-results", action="store_true", help="print only")
     options = parser.parse_args()
     costs, good = [], True
-    for name, length in (("2 steps a second", IDLE_MS), ("as many as they can", BUSY_MS)):
+    for name, length in PACES.items():
         found = watched(options.watched, length, options.seconds)
         costs += rows_of(name, found)
         print("\n".join(rows_of(name, found)), file=sys.stderr, flush=True)
-        if length == IDLE_MS:
+        if name == IDLE:
             agent = found["agent"]
             good = agent.share <= _MOST_MEMORY and agent.cpu <= _MOST_CPU
     text = report(paired(options.ranks, options.pairs), costs, options)
