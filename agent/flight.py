@@ -16,6 +16,9 @@ MOST_ENTRIES = 256
 """Of a rank: a step of a parallel program has some fifty, and a habit takes several steps."""
 _ANSWER_LIMIT = 64 << 20
 _PIECE = 1 << 18
+_GATHER_SECONDS = 0.003
+"""What comes from all ranks meanwhile is read in one turn: to wake up for every piece of every
+answer costs more than to read it."""
 _HEAD_END = b"\r\n\r\n"
 _ENTRIES = b'"entries":['
 _ENTRY = b'{"collective_seq_id":'
@@ -51,7 +54,9 @@ def ask_all(servers: Sequence[Path], handler: str, seconds: float) -> list[tuple
                 end.sendall(_request(handler))
                 selector.register(end, selectors.EVENT_READ, (at, _Coming()))
         while selector.get_map() and (left := began + seconds - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
+            selector.select(left)
+            time.sleep(min(_GATHER_SECONDS, left))
+            for key, _ in selector.select(0):
                 at, coming = key.data
                 whole = coming.read_on(key.fileobj)
                 if whole is not None:

@@ -1,6 +1,5 @@
 """Finding a run by name, directory, address or as the latest, and reading what it wrote."""
 
-import asyncio
 import difflib
 import json
 import os
@@ -169,6 +168,8 @@ def read(found: RunFolder | Endpoint) -> Reading:
     journal yet is empty. Raises HarnessError when there is no reading it.
     """
     if isinstance(found, Endpoint):
+        import asyncio  # as heavy as reading a small folder, which has no need of it
+
         return asyncio.run(_read_live(found))
     return _read_journal(found)
 
@@ -176,6 +177,8 @@ def read(found: RunFolder | Endpoint) -> Reading:
 async def _read_live(found: Endpoint) -> Reading:
     """A watch never says that it has caught up. It has when a record is younger than the question,
     or when nothing more comes for a while; a busy run is cut off after five seconds."""
+    import asyncio
+
     from harness.wire import observer  # grpc is heavy, and only this needs it
 
     asked_ns = time.time_ns()

@@ -128,7 +128,18 @@ def build(waits: Waits) -> WaitGraph:
     ops: list[Op] = []
     stands: dict[int, list[int]] = {}
     waiters: list[list[int]] = []
+    alike: dict[tuple[int, int], int] = {}
+    """Collectives that somebody stands in and nothing else, by identity of the group and number:
+    of thousands of ranks most stand in a few."""
     for rank, wait in sorted(waits.ranks.items()):
+        head = wait.head
+        same = None
+        if head is not None and not (head.peers or wait.creating or wait.ended or wait.frozen):
+            same = id(head.group), head.seq
+            if (at := alike.get(same)) is not None:
+                waiters[at].append(rank)
+                stands[rank] = [at]
+                continue
         for key, make in _heads(waits, members, wait):
             at = keys.get(key)
             if at is None:
@@ -137,6 +148,8 @@ def build(waits: Waits) -> WaitGraph:
                 waiters.append([])
             waiters[at].append(rank)
             stands.setdefault(rank, []).append(at)
+            if same is not None:
+                alike[same] = at
     return WaitGraph(
         waits=waits,
         ops=tuple(
