@@ -233,7 +233,7 @@ def judged(row: Row, mine: Taken, theirs: Taken) -> Outcome:
     kind = row.config.memory.precision
     loss = abs(mine.loss - theirs.loss)
     gradient, worst = _difference(mine.gradients, theirs.gradients)
-    parameter, moved = _difference(mine.parameters, theirs.parameters)
+    parameter, farthest = _difference(mine.parameters, theirs.parameters)
     moved = sum(one.moved for one in theirs.replayed)
     gap = max((one.gap for one in theirs.replayed), default=0.0)
     wrong = []
@@ -245,7 +245,7 @@ def judged(row: Row, mine: Taken, theirs: Taken) -> Outcome:
         wrong.append(f"gradient of {worst} differs by {gradient:.2g} of its size")
     # Adam divides a gradient by its own size: where it is all noise, so is the step.
     if kind == "fp64" and not parameter <= RELATIVE[kind]:
-        wrong.append(f"{moved} differs by {parameter:.2g} of its size after the step")
+        wrong.append(f"{farthest} differs by {parameter:.2g} of its size after the step")
     return Outcome(
         **asdict(row),
         loss=loss,

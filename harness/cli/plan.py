@@ -134,14 +134,7 @@ def command(
         board = replace(board, memory=gpu_memory * 1e9)
     if peak_tflops:
         board = replace(board, flops=peak_tflops * 1e12)
-    chosen = models.known(model)
-    if experts:
-        chosen = models.with_experts(
-            chosen, experts=experts, top_k=top_k or 2, shared=int(shared_expert)
-        )
-    elif top_k or shared_expert:
-        flag = "--top-k" if top_k else "--shared-expert"
-        raise LayoutError(f"{flag} goes with --experts", help="say how many experts a layer has")
+    chosen = _chosen(model, experts, top_k, shared_expert)
     _check_axes(chosen, gpus, {"tp": tp, "pp": pp, "cp": cp}, ep, seq_len)
     job = layout.Job(
         model=chosen,
@@ -170,6 +163,19 @@ def command(
         return
     for line in report.as_text(plan):
         click.echo(line)
+
+
+def _chosen(name: str, experts: int | None, top_k: int | None, shared: bool) -> Model:
+    """The model that is asked for. Raises UsageError."""
+    from harness.plan import models
+
+    if not experts and (top_k or shared):
+        flag = "--top-k" if top_k else "--shared-expert"
+        raise LayoutError(f"{flag} goes with --experts", help="say how many experts a layer has")
+    known = models.known(name)
+    if not experts:
+        return known
+    return models.with_experts(known, experts=experts, top_k=top_k or 2, shared=int(shared))
 
 
 def _check_axes(

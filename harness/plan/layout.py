@@ -321,9 +321,9 @@ def candidates(
     """All layouts that divide, whether they fit into the memory or not, fastest first.
 
     tp stays inside a node. ZeRO-2 and 3 are left out under pipelining, where every micro-batch
-    would reduce or gather again. Sequences are split (cp) where they are LONG, where there are fewer
-    of them in a step than nodes, or where nothing fits or divides as long as they are whole. `tp`
-    and so on fix an axis.
+    would reduce or gather again. Sequences are split (cp) where they are LONG, where there are
+    fewer of them in a step than nodes, or where nothing fits or divides as long as they are whole.
+    `tp` and so on fix an axis.
     """
     fixed = _Fixed(tp=tp, pp=pp, cp=cp, ep=ep)
     found = list(_with_cp(job, fixed, [fixed.cp or 1]))
