@@ -36,9 +36,14 @@ def test_a_default_device_does_not_count():
 @pytest.mark.parametrize("differentiated", [True, False])
 def test_nobody_differentiates_it_and_all_is_as_before_when_it_fails(differentiated):
     weight = torch.ones(1, requires_grad=True)
-    with torch.set_grad_enabled(differentiated):
-        with pytest.raises(ZeroDivisionError), Unseen():
+
+    def fail():
+        with Unseen():
             assert not (weight * 2).requires_grad
-            _ = 1 // 0
+            return 1 // 0
+
+    with torch.set_grad_enabled(differentiated):
+        with pytest.raises(ZeroDivisionError):
+            fail()
         assert torch.is_grad_enabled() is differentiated
         assert (weight * 2).requires_grad is differentiated
