@@ -302,10 +302,15 @@ def _never(known: Suspicion, difference: _Difference) -> Finding:
     over = f" over axis {axis}" if axis else ""
     if known.track.part.site == "gradients" and len(difference.odd) == 1:
         return _used_otherwise(known, difference)
+    odd = ranks_name(sorted(difference.odd))
+    rest = ranks_name(sorted(known.group - difference.odd))
+    agree = (
+        f": {odd} from {rest}, which agree" if difference.odd and difference.classes == 2 else ""
+    )
     return _finding(
         verdict, known, known.group, "proven",
         f"{_what(known, difference)} differs{over} on {ranks_name(sorted(known.group))} from the"
-        f" first comparison on ({_when(known)})",
+        f" first comparison on ({_when(known)}){agree}",
         f"{_declared(known)}, and they were never equal: other seeds, or no broadcast at the start",
         SOFTWARE,
     )  # fmt: skip
