@@ -55,20 +55,23 @@ def advise(
         if _axes(one) not in seen:
             seen.add(_axes(one))
             others.append(one)
-    return Advice(best=best, reasons=_reasons(job, best, all_of_them), others=tuple(others[:4]))
+    return Advice(
+        best=best, reasons=_reasons(job, best, all_of_them, given=cp), others=tuple(others[:4])
+    )
 
 
 def _axes(one: Layout) -> tuple[int, ...]:
     return one.tp, one.pp, one.cp, one.ep
 
 
-def _reasons(job: Job, best: Layout, every: list[Layout]) -> tuple[str, ...]:
-    """Why each part of the best layout is as it is, in numbers of the layouts beside it."""
+def _reasons(job: Job, best: Layout, every: list[Layout], given: int | None) -> tuple[str, ...]:
+    """Why each part of the best layout is as it is, in numbers of the layouts beside it; `given`:
+    cp was not to be chosen."""
     weighed = {one.cp for one in every}
     return (
         _why_tp(job, best, every),
         _why_pp(job, best, every),
-        *([_why_cp(job, best, every)] if weighed != {1} else []),
+        *([_why_cp(job, best, every, given)] if weighed != {1} else []),
         *([_why_ep(job, best, every)] if job.model.experts else []),
         _why_dp(job, best),
         _why_recompute(best, every, ROOM * job.gpu.memory),
@@ -132,7 +135,7 @@ def _why_pp(job: Job, best: Layout, every: list[Layout]) -> str:
     return f"{said}; pp 1 ({other.name}) {_beside(best, other, room)}" if other else said
 
 
-def _why_cp(job: Job, best: Layout, every: list[Layout]) -> str:
+def _why_cp(job: Job, best: Layout, every: list[Layout], given: int | None) -> str:
     """Asked only where sequences could be split."""
     room = ROOM * job.gpu.memory
     if best.cp == 1:
@@ -141,7 +144,9 @@ def _why_cp(job: Job, best: Layout, every: list[Layout]) -> str:
         return f"{said}; cp 2 {_beside(best, other, room)}" if other else said
     said = f"cp {best.cp}: {job.seq // best.cp:,} of a sequence's {job.seq:,} tokens on each"
     whole = [one for one in every if one.cp == 1]
-    if not whole:
+    if given:
+        said += ", as asked"
+    elif not whole:
         said += f"; whole, the {job.batch:,} of a step cannot be divided over {job.gpus} GPUs"
     elif all(one.bytes > room for one in whole):
         least = min(whole, key=lambda one: one.bytes)

@@ -54,7 +54,8 @@ def _cut(q: Question) -> int:
 
 
 def _activations(q: Question) -> dict[str, dict[str, float]]:
-    """Bytes of a layer for one sequence, by recomputation and by how it is split."""
+    """Bytes of a dense layer for one sequence, or what of it cp leaves to a rank, by recomputation
+    and by how it is split."""
     model, tp = q.job.model, q.tp or min(q.job.per_node, q.job.gpus)
 
     def layer(recompute: memory.Recompute, flash: bool, tp: int, split: bool) -> float:
@@ -64,6 +65,7 @@ def _activations(q: Question) -> dict[str, dict[str, float]]:
             hidden=model.hidden,
             heads=model.heads,
             tp=tp,
+            cp=q.cp or 1,
             sequence_parallel=split,
             flash=flash,
             recompute=recompute,
@@ -266,7 +268,10 @@ def _activations_text(plan: Plan) -> list[str]:
     rows = [["", *(way.replace("_", " + ").replace(" + parallel", " parallel") for way in ways)]]
     for name, sizes in plan.activations.items():
         rows.append([names[name], *(f"{sizes[way] / 2**20:,.0f}" for way in ways)])
-    title = f"activations of a layer, MiB for one sequence of {plan.question.job.seq:,} (estimate)"
+    q = plan.question
+    part = f"a cp-{q.cp} part of a sequence" if q.cp and q.cp > 1 else "one sequence"
+    dense = ", with a dense feed-forward" if q.job.model.experts else ""
+    title = f"activations of a layer{dense}, MiB for {part} of {q.job.seq:,} (estimate)"
     return ["", title, *_table(rows)]
 
 

@@ -324,7 +324,10 @@ def test_long_sequences_are_split() -> None:
     assert f"{131072 // advice.best.cp:,} of a sequence's 131,072 tokens on each" in why
     assert "cp 1 (" in why
     assert "would take" in why
-    assert plan.advise(job("8B", 64, batch=64, seq=131072), cp=2).best.cp == 2
+    given = plan.advise(job("8B", 64), cp=2)
+    assert given.best.cp == 2
+    (why,) = [reason for reason in given.reasons if reason.startswith("cp ")]
+    assert why.startswith("cp 2: 2,048 of a sequence's 4,096 tokens on each, as asked; ")
 
 
 @pytest.mark.parametrize(
@@ -439,6 +442,12 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert model["active"] == model["parameters"] - 32 * 6 * model["expert"]
     assert (layout["ep"], layout["cp"]) == (8, 1)
     assert layout["ep_exposed"] > 0
+    rest, spread = model["parameters"] - 32 * 8 * model["expert"], 32 * model["expert"]
+    assert told["states"]["zero0"]["total"] == pytest.approx(16 * (rest + spread))
+    assert told["states"]["fsdp2"]["total"] == pytest.approx(16 * model["parameters"] / 64)
+    whole = told["activations"]["flash"]["tp1"]
+    assert call(["plan", "8B", "--gpus", "64", "--cp", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["activations"]["flash"]["tp1"] == whole / 2
     assert call(["plan", "--schedule", "--pp", "2", "--micro-batches", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["drawn"] == ["0 |F0F1....B0==..B1==|", "1 |..F0B0==F1B1==....|"]
