@@ -170,6 +170,7 @@ def taken(row: Row, device: torch.device) -> Taken:
     recorded = routes.record(made.parts)
     inputs, targets = source.batch(0, made.meshes.dp_rank(), sizes.dp)
     share = made.runner(made.here(inputs).to(device), made.here(targets).to(device))
+    _undisturbed(made, recorded, config)
     gradients = _gathered(made, {n: _whole(g) / scale for n, g in _gradients(made)}, rank)
     loss, _ = optim.reduce_and_clip(
         made.optimizer, share / sizes.tp, config.optim.clip, scale=scale
@@ -179,6 +180,18 @@ def taken(row: Row, device: torch.device) -> Taken:
     return Taken(
         loss, gradients, _gathered(made, parameters, rank), _choices(made, config, recorded, rank)
     )
+
+
+def _undisturbed(made: Assembly, recorded: dict[int, routes.Recorded], config: Config) -> None:
+    """Of the memory that a pipeline has passed through to learn the shapes, nothing is left in what
+    outlasts the step: the largest values seen by 8-bit layers, the loads of experts."""
+    for name, largest in (made.float8.current if made.float8 is not None else {}).items():
+        assert all(bool(torch.isfinite(one)) for one in largest), f"largest values of {name}"
+    for block, mixture in moe.mixtures(made.parts).items():
+        seen = recorded[block].seen[-config.parallel.micro_batches :]
+        once = sum(chosen.numel() for chosen in seen)
+        # What is computed again is counted again.
+        assert int(mixture.loads[:-1].sum()) in (once, 2 * once), f"loads of block {block}"
 
 
 def _choices(
