@@ -29,7 +29,7 @@ TIES = """
 [[row]]
 name = "bf16, experts on one side"
 ranks = 2
-flags = "--precision bf16 --experts 12 --dp-shard 2 --ep 2 --micro-batches 2 --recompute full"
+flags = "--precision bf16 --experts 12 --dp-shard 2 --ep 2 --recompute full --seq-len 128"
 """
 """Tokens whose experts are as good as equal: in bf16 some go to others than in double precision."""
 
