@@ -21,6 +21,7 @@ import contextlib
 import gc
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -166,10 +167,10 @@ def taken(row: Row, device: torch.device) -> Taken:
     config, rank = row.config, dist.get_rank()
     sizes, source = layout(config, row.ranks), batches(config)
     made = assemble(config, sizes, device, source.tokens_per_step)
-    scale = made.scale.value
     recorded = routes.record(made.parts)
     inputs, targets = source.batch(0, made.meshes.dp_rank(), sizes.dp)
-    share = made.runner(made.here(inputs).to(device), made.here(targets).to(device))
+    share = _passed(made, made.here(inputs).to(device), made.here(targets).to(device))
+    scale = made.scale.value
     _undisturbed(made, recorded, config)
     gradients = _gathered(made, {n: _whole(g) / scale for n, g in _gradients(made)}, rank)
     loss, _ = optim.reduce_and_clip(
@@ -180,6 +181,23 @@ def taken(row: Row, device: torch.device) -> Taken:
     return Taken(
         loss, gradients, _gathered(made, parameters, rank), _choices(made, config, recorded, rank)
     )
+
+
+def _passed(made: Assembly, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Forward and backward, in fp16 again with half the loss scale until nothing overflows: so a
+    training begins, and takes its first step."""
+    share = made.runner(inputs, targets)
+    while made.scale.value > 1 and not _finite(made, inputs.device):
+        made.scale.after(False)
+        made.optimizer.zero_grad()
+        for mixture in moe.mixtures(made.parts).values():
+            mixture.forget()
+        share = made.runner(inputs, targets)
+    return share
+
+
+def _finite(made: Assembly, device: torch.device) -> bool:
+    return math.isfinite(optim.squared_norm(made.optimizer, device))
 
 
 def _undisturbed(made: Assembly, recorded: dict[int, routes.Recorded], config: Config) -> None:

@@ -136,7 +136,11 @@ def drawn_layouts(draw: st.DrawFn) -> tuple[int, str]:
         each = layers // pp
         flags["--stage-layers"] = ",".join(map(str, (2 * each, *[each] * (pp - 2), 0)))
     switches = ["--shared-expert"] if experts and one(False, True) else []
-    switches += [name for name in ("--meta-init", "--offload", "--tied") if one(False, False, True)]
+    switches += [name for name in ("--meta-init", "--offload") if one(False, False, True)]
+    # With a tied head each format is off by some four times as much, in one process too, and at
+    # these sizes that can be more than its bound: docs/trainer.md.
+    if flags["--precision"] in ("fp64", "fp32") and one(False, False, True):
+        switches.append("--tied")
     said = [f"{name} {value}" for name, value in flags.items()]
     return pp * dp * cp * tp, " ".join(said + switches)
 
