@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import nn
 
 MODE, FOLDER, FAULT = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-STEPS, EVERY, FAULT_STEP, FAULT_RANK = 80, 10, 55, 2
+STEPS, EVERY, FAULT_STEP, FAULT_RANK = 300 if FAULT == "slow" else 80, 10, 55, 2
 WORK_SECONDS = 0.02
 CHECKPOINT = FOLDER / "checkpoint.pt"
 AllReduce = Callable[[torch.Tensor], torch.Tensor]

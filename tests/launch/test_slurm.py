@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
+from harness.portholder import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]

@@ -21,7 +21,7 @@ import pytest
 
 from harness import processes
 from harness.launcher import CONTROLLER_RESTARTS_PER_MINUTE
-from tests.ports import free_port
+from harness.portholder import free_port
 
 PATIENCE = 240.0
 SLEEPER = 'echo $$ > "$PIDS/$RANK.$TORCHELASTIC_RESTART_COUNT"; exec sleep 1000'
