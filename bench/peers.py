@@ -49,7 +49,10 @@ START_SECONDS = 600.0
 """For launch and 55 steps; a busy machine has needed four minutes for some."""
 NOTICE_SECONDS = {"nvrx": 100.0}
 """Its own limits: 60 s without progress are told of, 90 s end the rank."""
-NOTICE_SECONDS_ELSE, RESUME_SECONDS, LOOK_SECONDS = 60.0, 90.0, 0.1
+NOTICE_SECONDS_ELSE, LOOK_SECONDS = 60.0, 0.1
+RESUME_SECONDS, RESUME_STARTS = 90.0, 4.0
+"""From then on to go on, and as many launches of this system in this run: who restarts takes what a
+launch takes, and a busy machine has needed a minute for one."""
 STARTED_IN_STEPS = 10
 
 
@@ -60,7 +63,7 @@ def launch(system: str, fault: str, pythons: Mapping[str, Path]) -> Seen:
         wanted = recovery.commands(system, RANKS, fault, folder, pythons)
         began = time.time()
         with launched.launched(wanted, folder) as started:
-            values = watch(system, folder, started)
+            values = watch(system, folder, started, began)
         events = recovery.read(folder)
         steps = [at for what, at, _, _, _ in events if what == "step"]
         return Seen(
@@ -83,7 +86,7 @@ def healthy_step(events: list[recovery.Event]) -> float | None:
     return statistics.median(between) if between else None
 
 
-def watch(system: str, folder: Path, started: Any) -> dict[str, Any]:
+def watch(system: str, folder: Path, started: Any, began: float) -> dict[str, Any]:
     """Look on until it has recovered, or its time is over: what Seen says from the fault on."""
     output = folder / "output"
     struck, deadline = None, time.time() + START_SECONDS
@@ -95,7 +98,9 @@ def watch(system: str, folder: Path, started: Any) -> dict[str, Any]:
             return {"why": why_not(system, folder, started)}
         time.sleep(LOOK_SECONDS)
     told = None if system == "harness" else peer_words.Output(system, output, before)
-    declared = look_on(system, folder, started, struck, told)
+    cold = min(e[1] for e in recovery.read(folder) if e[0] == "step") - began
+    patience = max(RESUME_SECONDS, RESUME_STARTS * cold)
+    declared = look_on(system, folder, started, struck, told, patience)
     events = recovery.read(folder)
     resumed = min(
         (e[1] for e in recovery.after_fault(events, system) if e[0] == "step"), default=None
@@ -117,7 +122,12 @@ def watch(system: str, folder: Path, started: Any) -> dict[str, Any]:
 
 
 def look_on(
-    system: str, folder: Path, started: Any, struck: recovery.Event, told: Any
+    system: str,
+    folder: Path,
+    started: Any,
+    struck: recovery.Event,
+    told: peer_words.Output | None,
+    patience: float,
 ) -> float | None:
     """Until it is known how it ends; when the supervisor of a peer tells of the fault."""
     declared = None
@@ -132,7 +142,7 @@ def look_on(
         done = recovery.enough(events, system)
         if done and (declared is not None or is_restart(events, struck)):
             return declared
-        if now > notice + (RESUME_SECONDS if declared is not None else 0.0):
+        if now > notice + (patience if declared is not None else 0.0):
             return declared
         time.sleep(LOOK_SECONDS)
 

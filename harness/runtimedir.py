@@ -3,6 +3,9 @@
 Who lives from it holds it locked; the kernel lets go for those that are killed. A folder that
 nobody holds is what a node has left that vanished, launcher and agent at once, and the next run on
 that host removes it.
+
+It lies under the temporary directory, unless that has so long a path (a job's own, deep in a shared
+file system) that sockets in it could not be bound: then under another one.
 """
 
 import contextlib
@@ -14,19 +17,25 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.errors import PlacementError
+
 PREFIX = "harness-"
 JOB = "job.json"
 """What makes a folder one of ours."""
 _NAME = re.compile(rf"{PREFIX}[a-z0-9_]{{8}}")
 """As mkdtemp makes them."""
+_SOCKET_PATH = 107
+"""Longest path of a unix socket that the kernel takes."""
+_SOCKET_TAIL = len(f"/{PREFIX}xxxxxxxx/a999r99999.sock")
 
 
 @contextlib.contextmanager
 def made() -> Iterator[Path]:
-    """A new one, removed at the end."""
-    remove_abandoned(Path(tempfile.gettempdir()))
+    """A new one, removed at the end. Raises PlacementError where there is no place for it."""
+    parent = parent_folder()
+    remove_abandoned(parent)
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         lock = hold(folder)
         if folder.is_dir():  # nobody has taken it for abandoned, between the two lines above
             break
@@ -36,6 +45,26 @@ def made() -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def parent_folder() -> Path:
+    """Where it is made: the first place with a path short enough for sockets that can be written.
+
+    Raises PlacementError when there is none.
+    """
+    wanted = tempfile.gettempdir()
+    for place in (wanted, "/tmp", os.environ.get("XDG_RUNTIME_DIR", "")):
+        if place and fits_sockets(Path(place)) and os.access(place, os.W_OK | os.X_OK):
+            return Path(place)
+    raise PlacementError(
+        f"TMPDIR: {wanted} has too long a path for sockets in it, and /tmp cannot be written",
+        help="set TMPDIR to a short path on a local disk",
+    )
+
+
+def fits_sockets(parent: Path) -> bool:
+    """Whether the kernel takes the paths of a rank's sockets in a folder under `parent`."""
+    return len(os.fsencode(parent.absolute())) + _SOCKET_TAIL <= _SOCKET_PATH
 
 
 def hold(folder: Path) -> int:
