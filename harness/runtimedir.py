@@ -22,8 +22,8 @@ from harness.errors import PlacementError
 PREFIX = "harness-"
 JOB = "job.json"
 """What makes a folder one of ours."""
-_NAME = re.compile(rf"{PREFIX}[a-z0-9_]{{8}}")
-"""As mkdtemp makes them."""
+_DRAWN = "[a-z0-9_]{8}"
+"""What mkdtemp puts behind the prefix."""
 _SOCKET_PATH = 107
 """Longest path of a unix socket that the kernel takes."""
 _SOCKET_TAIL = len(f"/{PREFIX}xxxxxxxx/a999r99999.sock")
@@ -34,16 +34,21 @@ def made() -> Iterator[Path]:
     """A new one, removed at the end. Raises PlacementError where there is no place for it."""
     parent = parent_folder()
     remove_abandoned(parent)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        lock = hold(folder)
-        if folder.is_dir():  # nobody has taken it for abandoned, between the two lines above
-            break
-        os.close(lock)
+    folder, lock = held(parent, PREFIX)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def held(parent: Path, prefix: str) -> tuple[Path, int]:
+    """A new folder in `parent`, and the descriptor that holds it until it is closed."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        lock = hold(folder)
+        if folder.is_dir():  # nobody has taken it for abandoned, between the two lines above
+            return folder, lock
         os.close(lock)
 
 
@@ -75,23 +80,27 @@ def hold(folder: Path) -> int:
     return descriptor
 
 
-def remove_abandoned(parent: Path) -> list[Path]:
-    """Remove those in `parent` that belong to this user and that nobody holds; which they were."""
+def remove_abandoned(parent: Path, prefix: str = PREFIX, sign: str = JOB) -> list[Path]:
+    """Remove those in `parent` that belong to this user and that nobody holds; which they were.
+
+    `sign` is the file that makes one ours, where others may have folders of such a name.
+    """
     removed = []
+    name = re.compile(re.escape(prefix) + _DRAWN)
     with contextlib.suppress(OSError):
         for folder in sorted(parent.iterdir()):
-            if _NAME.fullmatch(folder.name) and _removed(folder):
+            if name.fullmatch(folder.name) and _removed(folder, sign):
                 removed.append(folder)
     return removed
 
 
-def _removed(folder: Path) -> bool:
+def _removed(folder: Path, sign: str) -> bool:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
-        if os.fstat(descriptor).st_uid != os.geteuid() or not (folder / JOB).is_file():
+        if os.fstat(descriptor).st_uid != os.geteuid() or not (folder / sign).exists():
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)

@@ -398,8 +398,8 @@ class AgentLink:
                     f"no word from the controller at {self._address} "
                     f"for {self._controller_timeout:g} s{because}",
                     help="node 0, without which no run goes on, is gone or cut off: see"
-                    " controller.log in the run directory there; run again on all nodes, and training"
-                    " goes on from its last checkpoint",
+                    " controller.log in the run directory there; run again on all nodes, and"
+                    " training goes on from its last checkpoint",
                 )
 
     def _tell_of_silence(self) -> None:
