@@ -84,10 +84,11 @@ def tables(pairs: Pairs, faults: Mapping[str, str], systems: Mapping[str, str]) 
 def _times(
     many: Sequence[Seen], reasons: list[str], pair: tuple[str, str], systems: Mapping[str, str]
 ) -> str:
+    if not many:
+        return "not run"
     figures = [one for one in many if not one.why]
     if not figures:
-        why = many[-1].why if many else "not run yet"
-        reasons.append(f"{systems[pair[1]]}, {pair[0]}: {why}")
+        reasons.append(f"{systems[pair[1]]}, {pair[0]}: {many[-1].why}")
         return f"no figure ({len(reasons)})"
     after = _most([one.after for one in figures])
     declared, resumed = (
