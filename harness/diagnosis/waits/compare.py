@@ -125,21 +125,23 @@ def strange_step(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, 
     themselves never made before; each with the two calls in words."""
     suspected = set(suspects)
     programs = {rank: waits.ranks[rank].program for rank in suspected if rank in waits.ranks}
+    # Thousands of ranks have one and the same program: it is compared once.
+    alike = {id(program): program for program in programs.values()}
     known: set[tuple[object, object]] = set()
     seen: set[int] = set()
     for rank, wait in waits.ranks.items():
         if rank not in suspected and id(wait.program) not in seen:
             seen.add(id(wait.program))
             known.update(pairwise(wait.program))
-    for program in programs.values():
+    for program in alike.values():
         known.update(pairwise(program[:-_LATE]))
-    found = {}
-    for rank, program in programs.items():
+    strange = {}
+    for number, program in alike.items():
         for before, after in pairwise(program[-_LATE - 1 :]):
             if (before, after) not in known:
-                found[rank] = (_text(before), _text(after))
+                strange[number] = (_text(before), _text(after))
                 break
-    return found
+    return {rank: strange[id(it)] for rank, it in programs.items() if id(it) in strange}
 
 
 def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, str]]:
