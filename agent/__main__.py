@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from harness import runtimedir
-from harness.agent import processes
+from harness.agent import processes, trimming
 from harness.agent.line import Link
 from harness.agent.supervisor import Agent
 from harness.config import Job
@@ -37,6 +37,7 @@ def main() -> int:
         return int(error.exit_code)
     runtimedir.hold(options.runtime_dir)  # to the end: also when the launcher is gone before
     adopt_orphans(options.runtime_dir)
+    trimming.share_one_heap()
     return asyncio.run(_supervise(job, options.runtime_dir, options.controller))
 
 

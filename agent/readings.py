@@ -89,9 +89,10 @@ class Readings:
 
     async def _read_setups(self, node_rank: int, workers: list[Worker]) -> None:
         """In a thread: the files may lie on a slow or broken file system."""
-        if all(worker.setup is None for worker in workers):
+        fresh = self._setups.unread(workers)
+        if not fresh:
             return
-        found = await asyncio.to_thread(self._setups.read, node_rank, workers)
+        found = await asyncio.to_thread(self._setups.read, node_rank, fresh)
         if found is not None:
             self._report(*found)
 

@@ -31,13 +31,17 @@ class Setups:
         self._said: dict[int, Setup] = {}
         """By process: what was reported."""
 
-    def read(self, node_rank: int, workers: Iterable[Worker]) -> tuple[int, SetupsRead] | None:
-        """The attempt and what is new since the last call, or None. Blocks on files."""
-        fresh = [
+    def unread(self, workers: Iterable[Worker]) -> list[Worker]:
+        """Those that have told what they run with since they were last read."""
+        return [
             worker
             for worker in workers
             if worker.setup is not None and self._said.get(worker.pid) is not worker.setup
         ]
+
+    def read(self, node_rank: int, workers: Iterable[Worker]) -> tuple[int, SetupsRead] | None:
+        """The attempt and what is new since the last call, or None. Blocks on files."""
+        fresh = self.unread(workers)
         if not fresh:
             return None
         groups: dict[bytes, tuple[Setup, list[int]]] = {}

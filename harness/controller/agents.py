@@ -39,6 +39,8 @@ class Agent:
     linked: bool = False
     sent: int = 0
     """Id of the last order handed to its stream."""
+    told_at: float = 0.0
+    """When that was, by the monotonic clock."""
     left: bool = False
     """It has taken its Shutdown and hung up."""
     news: asyncio.Event = field(default_factory=asyncio.Event)

@@ -34,7 +34,7 @@ from harness.controller.loop import Loop
 from harness.controller.watchers import watch
 from harness.wire import control_pb2 as pb
 from harness.wire import control_pb2_grpc as pb_grpc
-from harness.wire.channel import PID_KEY, acks_apart
+from harness.wire.channel import PID_KEY, ack_due
 
 log = logging.getLogger("harness.controller")
 
@@ -91,6 +91,7 @@ class _Control(pb_grpc.ControlServicer):
                 if stream != agent.join_streams:
                     return
                 agent.sent += 1
+                agent.told_at = time.monotonic()
             if agent.lost or agent.sent == shutdown_id(agent, self._loop.state):
                 return
             await agent.news.wait()
@@ -120,7 +121,7 @@ class _Control(pb_grpc.ControlServicer):
                 await asyncio.sleep(wait)
                 agent.silence = 0.0
             now = time.monotonic()
-            if not batch.records or now - acked_at >= acks_apart(len(self._loop.agents)):
+            if not batch.records or now >= ack_due(acked_at, agent.told_at, len(self._loop.agents)):
                 acked_at = now
                 await context.write(pb.Ack(source=batch.source, seq=seq))
         if agent is not None:

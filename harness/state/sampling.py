@@ -1,16 +1,20 @@
 """Marks that nodes tell of groups that span several: compared as agents compare those of their own
 ranks."""
 
+from typing import TYPE_CHECKING
+
 from harness import events as e
 from harness.sightings import MarkPlace
 from harness.state.marking import Book, Difference, Row, Sample, odd_ranks, steps_fewer
-from harness.state.words import AttemptState
+
+if TYPE_CHECKING:  # agents take from here what needs no state
+    from harness.state.words import AttemptState
 
 _MOST_BOOKS = 256
 
 
 def note(
-    attempt: AttemptState, ref: tuple[str, int], event: e.MarksDiffer | e.MarksSampled
+    attempt: "AttemptState", ref: tuple[str, int], event: e.MarksDiffer | e.MarksSampled
 ) -> None:
     """Fold what a node tells of marks."""
     if isinstance(event, e.MarksDiffer):
@@ -19,7 +23,7 @@ def note(
         take_samples(attempt, event, ref)
 
 
-def take_samples(attempt: AttemptState, event: e.MarksSampled, ref: tuple[str, int]) -> None:
+def take_samples(attempt: "AttemptState", event: e.MarksSampled, ref: tuple[str, int]) -> None:
     """Fold one node's samples; a difference beyond doubt is noted once per group."""
     for one in event.samples:
         place = (one.pg, one.pg_desc, one.size)

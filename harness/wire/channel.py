@@ -25,10 +25,16 @@ _ACKS_APART, _OF_MANY = 1.5, 2.5
 as dear as the records, and all that waits for one is an agent that is about to leave."""
 
 
-def acks_apart(nodes: int) -> float:
-    """The same for a run of so many nodes: of thousands, acknowledgements were a third of all
-    messages. Shorter than what an agent is patient with a silent controller."""
-    return _OF_MANY if _are_many(nodes) else _ACKS_APART
+def ack_due(acked_at: float, told_at: float, nodes: int) -> float:
+    """When the next records of an agent are acknowledged: it got the last acknowledgement at
+    `acked_at`, its last order at `told_at`, and is one of so many `nodes`. Of thousands,
+    acknowledgements were a third of all messages.
+
+    Shorter than what an agent is patient with a silent controller. An order breaks the silence as
+    well, once: what is not acknowledged the agent has to keep.
+    """
+    apart = _OF_MANY if _are_many(nodes) else _ACKS_APART
+    return max(acked_at, min(told_at, acked_at + apart)) + apart
 
 
 def _are_many(nodes: int) -> bool:

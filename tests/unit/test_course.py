@@ -89,6 +89,28 @@ def test_what_comes_for_the_first_time_blames_nobody() -> None:
     assert told(new, usual) == {}
 
 
+def chain(*, third: bool, number: int = 4) -> list[Program]:
+    """Rank 0 sends to rank 1 in each step; now it does so to rank 2, which reduces already."""
+    sender, receiver, rest = Program(peer=1), Program(peer=0), Program(peer=0)
+    for _ in range(number):
+        sender.message("send")
+        receiver.message("recv")
+        for program in (sender, receiver, rest):
+            program.reduce()
+    sender._peer = 2
+    sender.message("send", state="waiting")
+    receiver.message("recv", state="waiting")
+    rest.reduce(done=False)
+    return [sender, receiver, rest][: 3 if third else 2]
+
+
+def test_a_message_to_another_rank_than_always_while_that_one_waits_for_it() -> None:
+    found = told(*chain(third=True))
+    assert found == {0: ("send 2x32 float32 to rank 1", "send 2x32 float32 to rank 2")}
+    assert told(*chain(third=False)) == {}
+    assert told(*chain(third=True, number=1)) == {}
+
+
 def test_what_comes_every_few_steps_blames_nobody() -> None:
     """The one that is there now has come to it before; it is the other that left it out."""
 

@@ -12,7 +12,7 @@ from harness.policy import Policy
 from harness.recovery.memory import keepers, memory_plans
 from harness.sightings import Pulse
 from harness.wire import agent_link
-from harness.wire.channel import HEARTBEAT, acks_apart, heartbeat_of
+from harness.wire.channel import HEARTBEAT, ack_due, heartbeat_of
 from tests.replay.world import SECOND, World
 
 
@@ -27,8 +27,15 @@ def test_many_nodes_report_less_often_and_none_is_taken_for_lost(
     assert heartbeat_of(Policy(), nodes) == pytest.approx(heartbeat)
     # With a report's pause on top, an agent's patience with a silent controller is longer.
     assert (
-        acks_apart(nodes) + min(Policy().reports_apart(nodes), heartbeat) < agent_link._SAY_SECONDS
+        ack_due(0.0, 0.0, nodes) + min(Policy().reports_apart(nodes), heartbeat)
+        < agent_link._SAY_SECONDS
     )
+
+
+def test_an_order_stands_in_for_an_acknowledgement_once() -> None:
+    apart = ack_due(100.0, 0.0, 2048) - 100.0
+    assert ack_due(100.0, 101.0, 2048) == 101.0 + apart
+    assert ack_due(100.0, 100.0 + 5 * apart, 2048) == 100.0 + 2 * apart
 
 
 def looks(world: World) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from harness.diagnosis.waits.live import rank_wait
+from harness.diagnosis.waits.live import Stacks, rank_wait
 from harness.diagnosis.waits.record import RankWait, Waits
 from harness.events import EvidenceTaken
 from harness.incidents import EvidenceRef
@@ -66,6 +66,7 @@ def scene_of(state: RunState, attempt: AttemptState, look: Collection, now_ns: i
     assert state.run is not None
     seen: dict[int, EvidenceTaken] = {}
     waits: dict[int, RankWait] = {}
+    stacks = Stacks()
     for rank in attempt.ranks.values():
         if rank.exited is not None and rank.exited.exit_code == 0:
             ref = _ref(rank, "exited", "left with exit code 0")
@@ -76,7 +77,7 @@ def scene_of(state: RunState, attempt: AttemptState, look: Collection, now_ns: i
         if evidence is None or evidence.collection != look.index or rank.exited is not None:
             continue
         seen[rank.rank] = evidence
-        waits[rank.rank] = rank_wait(evidence)
+        waits[rank.rank] = rank_wait(evidence, stacks)
     return Scene(
         state=state,
         attempt=attempt,

@@ -3,10 +3,11 @@ groups of the same role, by what used to follow what."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from harness.diagnosis.waits.record import Call, Group, Track, Waits
+from harness.diagnosis.waits.record import Call, Group, Step, Track, Waits, end_of
 
 _LATE = 16
 """The last steps of a program, where a deviation that led to a hang is looked for."""
@@ -124,21 +125,23 @@ def strange_step(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, 
     themselves never made before; each with the two calls in words."""
     suspected = set(suspects)
     programs = {rank: waits.ranks[rank].program for rank in suspected if rank in waits.ranks}
+    # Thousands of ranks have one and the same program: it is compared once.
+    alike = {id(program): program for program in programs.values()}
     known: set[tuple[object, object]] = set()
     seen: set[int] = set()
     for rank, wait in waits.ranks.items():
         if rank not in suspected and id(wait.program) not in seen:
             seen.add(id(wait.program))
             known.update(pairwise(wait.program))
-    for program in programs.values():
+    for program in alike.values():
         known.update(pairwise(program[:-_LATE]))
-    found = {}
-    for rank, program in programs.items():
+    strange = {}
+    for number, program in alike.items():
         for before, after in pairwise(program[-_LATE - 1 :]):
             if (before, after) not in known:
-                found[rank] = (_text(before), _text(after))
+                strange[number] = (_text(before), _text(after))
                 break
-    return found
+    return {rank: strange[id(it)] for rank, it in programs.items() if id(it) in strange}
 
 
 def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, str]]:
@@ -150,6 +153,9 @@ def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, st
     followed at times: others may have left that out. So two rounds of each are enough.
     """
     courses = {rank: waits.ranks[rank].course for rank in suspects if rank in waits.ranks}
+    astray = _sent_astray(courses)
+    if astray:
+        return astray
     found = {}
     for rank, steps in courses.items():
         before = steps[:-1]
@@ -161,6 +167,24 @@ def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, st
                 return {}
             found[rank] = (_text(expected), _text(steps[-1]))
     return found
+
+
+def _sent_astray(courses: Mapping[int, Sequence[Step]]) -> dict[int, tuple[str, str]]:
+    """Of more than two: the one whose message goes to, or is to come from, a rank that it has never
+    had such a one with, while the rank that it always had one with then waits for it."""
+    found = {}
+    for rank, steps in courses.items():
+        expected = foretold(steps[:-1], examples=_ROUNDS) if steps else None
+        if expected is None or steps[-1] in steps[:-1]:
+            continue
+        (peer, call), now = expected, steps[-1][1]
+        turned = {"send": "recv", "recv": "send"}.get(call.op)
+        if turned is None or now != call:
+            continue
+        other = next((courses[r][-1:] for r in courses if peer == end_of(r)), ())
+        if tuple(other) == ((end_of(rank), replace(call, op=turned)),):
+            found[rank] = (_text(expected), _text(steps[-1]))
+    return found if len(found) == 1 and len(courses) > 2 else {}
 
 
 _AT_THE_OTHER_END = {"send": "to", "recv": "from"}

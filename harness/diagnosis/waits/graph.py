@@ -379,9 +379,8 @@ def edges(graph: WaitGraph, *, guesses: bool = True) -> Sequence[Sequence[int]]:
     `guesses` False leaves out what only weak operations lack.
     """
     world = graph.waits.world_size
-    out: list[list[int]] = [
-        [world + at for at in graph.stands.get(rank, ())] for rank in range(world)
-    ]
+    into = {at: [world + op for op in at] for at in {*graph.stands.values(), ()}}
+    out: list[list[int]] = [into[graph.stands.get(rank, ())] for rank in range(world)]
     out.extend(
         [rank for rank in op.lacks if rank < world and (guesses or not op.weak)] for op in graph.ops
     )

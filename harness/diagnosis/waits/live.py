@@ -21,12 +21,34 @@ _created_ns = attrgetter("created_ns")
 _UNRECORDED = {"monitored_barrier"}
 
 
-def rank_wait(evidence: EvidenceTaken) -> RankWait:
-    """What `evidence` says of the rank's waits. Without a second look `progressed` is None."""
+class Stacks:
+    """What stacks say, worked out once for all ranks of which one and the same was taken."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[tuple[Frame, ...], tuple[str, ...], bool]] = {}
+        """By identity of the frames, which are kept for that."""
+
+    def of(self, frames: tuple[Frame, ...]) -> tuple[tuple[str, ...], bool]:
+        """`file:function` of each, and whether they are `in_communication`."""
+        known = self._known.get(id(frames))
+        if known is None:
+            places = tuple([f"{frame.file}:{frame.function}" for frame in frames])
+            known = self._known[id(frames)] = frames, places, in_communication(frames)
+        return known[1], known[2]
+
+
+def rank_wait(evidence: EvidenceTaken, stacks: Stacks | None = None) -> RankWait:
+    """What `evidence` says of the rank's waits. Without a second look `progressed` is None.
+    `stacks` remembers those of the ranks before."""
     groups, p2p = evidence.groups, evidence.p2p
+    stack, communicates = (stacks or Stacks()).of(evidence.frames)
     declared = _groups(groups) if groups else {}
     tracks, past, calls = recorded(evidence.collectives, declared)
-    if not calls and (unrecorded := _unrecorded(evidence, declared, tracks)) is not None:
+    if (
+        not calls
+        and communicates
+        and (unrecorded := _unrecorded(evidence, declared, tracks)) is not None
+    ):
         calls.append(unrecorded)
         grown = Growing(tracks.get(unrecorded.group))
         grown.add(unrecorded.seq, unrecorded.call, "")
@@ -48,11 +70,13 @@ def rank_wait(evidence: EvidenceTaken) -> RankWait:
         meeting=next((g for g in reversed(groups) if _open(g)), None) if groups else None,
         process=evidence.process,
         doing=evidence.user_frame,
-        stack=tuple([f"{frame.file}:{frame.function}" for frame in evidence.frames]),
+        stack=stack,
         progressed=evidence.advanced,
-        blocked=any([op.state == "waiting" for op in p2p])
-        or (bool(calls) and stands_in_it(evidence)),
-        made=tuple([(g.pg, g.ranks) for g in groups if g.pg and g.ranks and not g.failed]),
+        blocked=(bool(p2p) and any([op.state == "waiting" for op in p2p]))
+        or (bool(calls) and _stands_in_it(evidence, communicates=communicates)),
+        made=tuple([(g.pg, g.ranks) for g in groups if g.pg and g.ranks and not g.failed])
+        if groups
+        else (),
         apart=evidence.branches,
     )
 
@@ -76,10 +100,8 @@ def _with_messages(
 def _unrecorded(
     evidence: EvidenceTaken, groups: Mapping[str, Group], tracks: Mapping[Group, Track]
 ) -> Pending | None:
-    """A collective that Gloo's flight record leaves out, as the stack shows it: the next one on the
-    group of all ranks, for want of better."""
-    if not in_communication(evidence.frames):
-        return None
+    """A collective that Gloo's flight record leaves out, as the stack of a rank that communicates
+    shows it: the next one on the group of all ranks, for want of better."""
     names = [frame.function for frame in evidence.frames if "torch/distributed/" in frame.file]
     world = groups.get(_WORLD_NAME)
     if world is None or not _UNRECORDED & set(names):
@@ -88,11 +110,11 @@ def _unrecorded(
     return Pending(group=world, seq=seq, call=Call(op="monitored_barrier"), created_ns=1 << 62)
 
 
-def stands_in_it(evidence: EvidenceTaken) -> bool:
+def _stands_in_it(evidence: EvidenceTaken, *, communicates: bool) -> bool:
     """Whether a rank with a collective pending waits for it, or does something else meanwhile."""
     if evidence.process is not None and evidence.process.state in ("T", "t", "D"):
         return False
-    if in_communication(evidence.frames):
+    if communicates:
         return True
     cpu_seconds = evidence.cpu_delta or 0.0
     if cpu_seconds > _BUSY_SHARE * evidence.looked_apart:

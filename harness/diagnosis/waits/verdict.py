@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.waits.disagree import divergence, terms_differ
-from harness.diagnosis.waits.graph import Op, WaitGraph, build, edges
+from harness.diagnosis.waits.graph import Op, WaitGraph, build
 from harness.diagnosis.waits.nobody import NOBODY
 from harness.diagnosis.waits.record import Waits
 from harness.diagnosis.waits.root import Root, what
@@ -118,19 +118,20 @@ def collective_ref(op: Op) -> CollectiveRef | None:
 
 def _waiting_for(graph: WaitGraph, first: set[int]) -> set[int]:
     """Ranks that wait for `first`, directly or through others."""
-    into: dict[int, list[int]] = {}
-    for node, targets in enumerate(edges(graph)):
-        for target in targets:
-            into.setdefault(target, []).append(node)
-    seen = set(first)
+    lacking: dict[int, list[int]] = {}
+    for at, op in enumerate(graph.ops):
+        for rank in op.lacks:
+            lacking.setdefault(rank, []).append(at)
+    seen, known = set(first), set[int]()
     todo = list(first)
     while todo:
-        for node in into.get(todo.pop(), ()):
-            if node not in seen:
-                seen.add(node)
-                todo.append(node)
-    world = graph.waits.world_size
-    return {node for node in seen if node < world} - first
+        for at in lacking.get(todo.pop(), ()):
+            if at not in known:
+                known.add(at)
+                fresh = [rank for rank in graph.ops[at].waiters if rank not in seen]
+                seen.update(fresh)
+                todo += fresh
+    return {rank for rank in seen if rank < graph.waits.world_size} - first
 
 
 def _reason(

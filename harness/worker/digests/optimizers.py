@@ -290,7 +290,8 @@ class Watched:
                 marks = (*marks, "expert")
             if flat and not groups:
                 marks = (*marks, FLAT)
-            found[id(parameter)] = Entry(name=name, groups=(*groups, *by_hand), marks=marks)
+            kept = tuple(each for each in (*groups, *by_hand) if len(each.members) > 1)
+            found[id(parameter)] = Entry(name=name, groups=kept, marks=marks)
         return found
 
     def _names(self) -> dict[int, tuple[str, tuple[str, ...]]]:
