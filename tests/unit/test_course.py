@@ -143,5 +143,28 @@ def test_it_begins_where_both_records_do() -> None:
     assert program.wait(0).course == ()
 
 
+def test_of_messages_begun_together_the_later_one_may_be_done() -> None:
+    """In a ring: rank 1 has left out the last exchange, and reduces already."""
+
+    def together(program: Program, first: str, second: str) -> Program:
+        program.message("send", state=first)
+        program.message("recv", state=second)
+        return program
+
+    def ring(peer: int) -> Program:
+        program = Program(peer)
+        for _ in range(4):
+            for _ in range(3):
+                together(program, "done", "done")
+            program.reduce()
+        return together(together(program, "done", "done"), "done", "done")
+
+    to_it, it = together(ring(1), "waiting", "done"), ring(0)
+    it.reduce(done=False)
+    from_it = together(ring(1), "done", "waiting")
+    assert to_it.wait(0).course[-1][1].op == "send"
+    assert list(told(to_it, it, from_it)) == [1]
+
+
 def test_a_rank_that_waits_in_nothing_has_no_course() -> None:
     assert Program(peer=1).steps().wait(0).course == ()

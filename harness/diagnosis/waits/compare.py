@@ -150,7 +150,8 @@ def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, st
     came, in words. Empty where that cannot be said of one of them.
 
     Nor where one is at something new, a part of the program that comes only now, or at what has
-    followed at times: others may have left that out. So two rounds of each are enough.
+    followed at times: others may have left that out. So two rounds of each are enough. What always
+    came after as many others as before comes at no other time.
     """
     courses = {rank: waits.ranks[rank].course for rank in suspects if rank in waits.ranks}
     astray = _sent_astray(courses)
@@ -163,10 +164,17 @@ def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, st
         if expected is None or steps[-1] not in before:
             return {}
         if expected != steps[-1]:
-            if tuple(steps[-_CONTEXT:]) in _runs(before, _CONTEXT):
+            if tuple(steps[-_CONTEXT:]) in _runs(before, _CONTEXT) and not _out_of_time(steps):
                 return {}
             found[rank] = (_text(expected), _text(steps[-1]))
     return found
+
+
+def _out_of_time(steps: Sequence[Step]) -> bool:
+    """Whether the last step comes after more or fewer others than it always did."""
+    places = [at for at, step in enumerate(steps) if step == steps[-1]]
+    *apart, now = [after - before for before, after in pairwise(places)] or [0]
+    return len(apart) >= _EXAMPLES and len(set(apart)) == 1 and now != apart[0]
 
 
 def _sent_astray(courses: Mapping[int, Sequence[Step]]) -> dict[int, tuple[str, str]]:
