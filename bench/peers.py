@@ -1,38 +1,38 @@
 """The same faults under Harness, torchrun, NVRx, torchft and DLRover, in one run: who says so, whom
-they name, and whether training goes on.
+they name, whether training goes on, and what each costs while nothing is wrong.
 
     .venv/bin/python bench/peers.py [--times 1] [--faults kill,raise] [--only harness,torchrun]
-        [--peers DIR] [--no-results]
+        [--log FILE] [--minutes M] [--peers DIR] [--no-results]
 
-bench/scripts/recovering.py on 4 ranks; rank 2 meets one fault in step 55. Launches of all systems
-are interleaved. A system has LIMIT seconds from the fault on to say that something is wrong and
-to make a step again. What cannot be installed is said and left out. Prints Markdown, and puts the
-table into docs/benchmarks.md between its marks.
+bench/scripts/recovering.py on 4 ranks; rank 2 meets one fault in step 55. One launch at a time, of
+all systems in turn. With --log each launch is kept in FILE and not made again: an interrupted run,
+or one of some --minutes, goes on where it was, and with all launches kept it only makes the tables.
+A launch that never came to its fault is tried once more; then its reason stands for its figure.
+What cannot be installed is said and left out. Prints Markdown, and puts it into
+docs/benchmarks.md between its marks.
 """
 
 import argparse
-import json
+import itertools
 import os
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import launched
 import peer_envs
+import peer_words
 import recovery
-import running
+from peer_table import Pairs, Seen, keep, kept, tables
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- bench/peers.py: begin -->", "<!-- bench/peers.py: end -->"
-RANKS, ODD, LIMIT, COLD_SECONDS = 4, 2, 45.0, 240.0
+RANKS, ODD = 4, 2
 FAULTS = {
     "exit": "leaves with code 3",
     "raise": "raises",
@@ -44,166 +44,138 @@ FAULTS = {
     "sleep": "never returns",
     "slow": "five times slower",
 }
-SAYS = {
-    "torchrun": r"failed \(exitcode",
-    "nvrx": r"affecting ranks",
-    "torchft": r"got exception|should_commit=False",
-    "nvrx_ft": r"Did not get|failed \(exitcode",
-    "dlrover": r"The worker fails|failed \(exitcode",
-}
 SYSTEMS = {**recovery.SYSTEMS, **recovery.OTHERS}
-"""What a system's own supervisor prints, not a rank that dies."""
+START_SECONDS = 600.0
+"""For launch and 55 steps; a busy machine has needed four minutes for some."""
+NOTICE_SECONDS = {"nvrx": 100.0}
+"""Its own limits: 60 s without progress are told of, 90 s end the rank."""
+NOTICE_SECONDS_ELSE, LOOK_SECONDS = 60.0, 0.1
+RESUME_SECONDS, RESUME_STARTS = 90.0, 4.0
+"""From then on to go on, and as many launches of this system in this run: who restarts takes what a
+launch takes, and a busy machine has needed a minute for one."""
+STARTED_IN_STEPS = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """Seconds from the fault on; None: not within LIMIT. `named` in words."""
-
-    declared: float | None
-    named: str
-    right: bool
-    resumed: float | None
-
-
-def launch(system: str, fault: str, pythons: Mapping[str, Path]) -> Seen | None:
-    """One launch with one fault; None when it never came to the fault."""
+def launch(system: str, fault: str, pythons: Mapping[str, Path]) -> Seen:
+    """One launch with one fault."""
     with tempfile.TemporaryDirectory(prefix="harness-peers-") as name:
-        folder, tag = Path(name), uuid.uuid4().hex
-        (folder / "tmp").mkdir()
-        own = {recovery._TAG: tag, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"}
-        started = []
-        with open(folder / "output", "wb") as output:
-            for command, more in recovery.commands(system, RANKS, fault, folder, pythons):
-                started.append(
-                    subprocess.Popen(
-                        command,
-                        cwd=folder,
-                        env={**os.environ, **own, **more},
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
-        try:
-            return watch(system, folder, started)
-        finally:
-            recovery.end(started, tag)
+        folder = Path(name)
+        wanted = recovery.commands(system, RANKS, fault, folder, pythons)
+        began = time.time()
+        with launched.launched(wanted, folder) as started:
+            values = watch(system, folder, started, began)
+        events = recovery.read(folder)
+        steps = [at for what, at, _, _, _ in events if what == "step"]
+        return Seen(
+            cold=min(steps) - began if steps else None,
+            step=healthy_step(events),
+            load=round(os.getloadavg()[0], 1),
+            **values,
+        )
 
 
-def watch(system: str, folder: Path, started: Sequence["subprocess.Popen[bytes]"]) -> Seen | None:
-    """Look on until it has recovered, or its time is over."""
-    struck = None
-    deadline = time.time() + COLD_SECONDS
-    while struck is None and time.time() < deadline:
+def healthy_step(events: list[recovery.Event]) -> float | None:
+    """Median time between two steps of rank 0, from STARTED_IN_STEPS to the fault."""
+    until = next((at for what, at, _, _, _ in events if what == "fault"), 0.0)
+    ends = [
+        at
+        for what, at, step, rank, _ in events
+        if what == "step" and rank == 0 and step >= STARTED_IN_STEPS and at < until
+    ]
+    between = [later - earlier for earlier, later in itertools.pairwise(ends)]
+    return statistics.median(between) if between else None
+
+
+def watch(system: str, folder: Path, started: Any, began: float) -> dict[str, Any]:
+    """Look on until it has recovered, or its time is over: what Seen says from the fault on."""
+    output = folder / "output"
+    struck, deadline = None, time.time() + START_SECONDS
+    while struck is None:
+        over = recovery.over(system, started) or time.time() > deadline
+        before = output.stat().st_size  # first: some tell of it before we look again
         struck = next((event for event in recovery.read(folder) if event[0] == "fault"), None)
-        time.sleep(0.05)
-    if struck is None:
-        return None
-    declared: float | None = None
-    before = (folder / "output").stat().st_size
-    while time.time() < struck[1] + LIMIT:
-        if declared is None and system != "harness" and said(system, folder, before):
-            declared = time.time() - struck[1]
-        over = all(process.poll() is not None for process in started)
-        done = recovery.enough(recovery.read(folder), system) and system != "torchft"
-        if over or (done and (declared is not None or fault_is_over(folder, struck))):
-            break
-        time.sleep(0.05)
-    later = [e for e in recovery.after_fault(recovery.read(folder), system) if e[0] == "step"]
-    resumed = min((at for _, at, _, _, _ in later), default=None)
-    named, right = "nobody", False
-    if system == "harness":
-        declared, named, right = ours(folder, struck[1])
-    elif declared is not None:
-        named, right = theirs(system, said(system, folder, before))
-    return Seen(
-        declared=declared, named=named, right=right,
-        resumed=None if resumed is None else resumed - struck[1],
-    )  # fmt: skip
+        if struck is None and over:
+            return {"why": why_not(system, folder, started)}
+        time.sleep(LOOK_SECONDS)
+    told = None if system == "harness" else peer_words.Output(system, output, before)
+    cold = min(e[1] for e in recovery.read(folder) if e[0] == "step") - began
+    patience = max(RESUME_SECONDS, RESUME_STARTS * cold)
+    declared = look_on(system, folder, started, struck, told, patience)
+    events = recovery.read(folder)
+    resumed = min(
+        (e[1] for e in recovery.after_fault(events, system) if e[0] == "step"), default=None
+    )
+    if told is None:
+        at, named, right = peer_words.report(folder, ODD)
+        declared = None if at is None else at - struck[1]
+    else:
+        named, right = told.named(system, ODD)
+    if system == "torchft" and declared is None:
+        resumed = None  # its survivors never stopped
+    return {
+        "declared": declared,
+        "named": named,
+        "right": right,
+        "resumed": None if resumed is None else resumed - struck[1],
+        "after": "" if resumed is not None else aftermath(system, events, started, struck),
+    }
 
 
-def fault_is_over(folder: Path, struck: recovery.Event) -> bool:
+def look_on(
+    system: str,
+    folder: Path,
+    started: Any,
+    struck: recovery.Event,
+    told: peer_words.Output | None,
+    patience: float,
+) -> float | None:
+    """Until it is known how it ends; when the supervisor of a peer tells of the fault."""
+    declared = None
+    notice = NOTICE_SECONDS.get(system, NOTICE_SECONDS_ELSE)
+    while True:
+        now = time.time() - struck[1]
+        if declared is None and told is not None and told.tells():
+            declared = now
+        if recovery.over(system, started):
+            return declared
+        events = recovery.read(folder)
+        done = recovery.enough(events, system)
+        if done and (declared is not None or is_restart(events, struck)):
+            return declared
+        if now > notice + (patience if declared is not None else 0.0):
+            return declared
+        time.sleep(LOOK_SECONDS)
+
+
+def is_restart(events: list[recovery.Event], struck: recovery.Event) -> bool:
     """Whether another attempt has gone beyond the fault."""
-    return any(e[4] > struck[4] and e[2] > struck[2] + 3 for e in recovery.read(folder))
+    return any(e[0] == "step" and e[4] > struck[4] and e[2] > struck[2] + 3 for e in events)
 
 
-def said(system: str, folder: Path, since: int) -> str:
-    """From the line on by which the supervisor tells of it; empty: there is none so far."""
-    with open(folder / "output", "rb") as file:
-        file.seek(since)
-        text = file.read().decode("utf-8", "replace")
-    found = re.search(SAYS[system], text)
-    return "" if found is None else text[text.rfind("\n", 0, found.start()) + 1 :]
+def aftermath(
+    system: str, events: list[recovery.Event], started: Any, struck: recovery.Event
+) -> str:
+    """What became of a training that was not resumed."""
+    last = max((e[2] for e in events if e[0] == "step"), default=0)
+    if last > struck[2] + 3:
+        return "trains on"
+    if recovery.over(system, started):
+        codes = {process.poll() for process in started} - {None}
+        return f"ended with {max(codes)}"
+    return "stands still"
 
 
-def theirs(system: str, text: str) -> tuple[str, bool]:
-    """Whom the peer names, and whether it is the odd rank alone."""
-    if system in ("torchrun", "nvrx_ft", "dlrover"):
-        found = re.search(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", text)
-        named = [] if found is None else [int(found[2])]
-        code = "" if found is None else f", exit code {found[1]}"
-        return (f"rank {named[0]}{code}" if named else "nobody"), named == [ODD]
-    if system == "nvrx":
-        line = text.splitlines()[0]
-        ranks = re.findall(r"affecting ranks \{([^}]*)\}", line)
-        words = "; ".join(f"ranks {each}" for each in ranks)
-        return words or "nobody", ranks == [str(ODD)]
-    return "nobody", False
-
-
-def ours(folder: Path, fault: float) -> tuple[float | None, str, bool]:
-    """Of the first incident: when, class and ranks, and whether it is the odd rank alone."""
-    report = subprocess.run(
-        [sys.executable, "-m", "harness", "report", "--json", "--runs-dir", str(folder / "runs"),
-         "it"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    incidents: list[dict[str, Any]] = (
-        json.loads(report.stdout)["incidents"] if report.stdout else []
-    )
-    if not incidents:
-        return None, "nobody", False
-    first = incidents[0]
-    told = recovery.datetime.fromisoformat(first["detected"].replace("Z", "+00:00")).timestamp()
-    ranks = ", ".join(map(str, first["first_failing"]))
-    where = first.get("where") or {}
-    line = f", line {where['line']}" if where.get("line") else ""
-    stops = ", stopped on purpose" if first["action"] == "stop" else ""
-    return (
-        told - fault,
-        f"rank {ranks}: {first['class']}{line}{stops}",
-        first["first_failing"] == [ODD],
-    )
-
-
-def kept(path: Path | None) -> list[tuple[str, str, dict[str, Any]]]:
-    """Earlier launches: fault, system, what was seen."""
-    if path is None or not path.exists():
-        return []
-    return [tuple(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def keep(path: Path | None, fault: str, system: str, one: Seen) -> None:
-    if path is not None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([fault, system, asdict(one)]) + "\n")
-
-
-def cell(many: Sequence[Seen]) -> str:
-    """Median of declared and resumed, and whom it named how often rightly."""
-    if not many:
-        return "not run"
-
-    def middle(values: Sequence[float | None]) -> str:
-        known = [value for value in values if value is not None]
-        return f"{statistics.median(known):.1f}" if len(known) * 2 > len(values) else "-"
-
-    named = max((one.named for one in many), key=[one.named for one in many].count)
-    right = sum(one.right for one in many)
-    mark = "" if right == len(many) else f" ({right} of {len(many)} right)"
-    declared = middle([one.declared for one in many])
-    return f"{declared} / {middle([one.resumed for one in many])} s; {named}{mark}"
+def why_not(system: str, folder: Path, started: Any) -> str:
+    """In one line, why a launch never came to its fault."""
+    events = recovery.read(folder)
+    steps = [e[2] for e in events if e[0] == "step"]
+    begun = len({e[3] for e in events if e[0] == "begin"})
+    stage = f"step {max(steps)} was the last" if steps else f"{begun} of {RANKS} ranks had begun"
+    ended = recovery.over(system, started)
+    codes = ", ".join(str(process.poll()) for process in started if process.poll() is not None)
+    how = f"it ended (exit code {codes})" if ended else f"{START_SECONDS:g} s were over"
+    last = peer_words.last_line(folder / "output")
+    return f"{how} before the fault, {stage}; its last line: {last or '(none)'}"
 
 
 def main() -> None:
@@ -217,46 +189,22 @@ def main() -> None:
     parser.add_argument("--no-results", action="store_true", help="print only")
     options = parser.parse_args()
     systems, faults = options.only.split(","), options.faults.split(",")
-    pythons: dict[str, Path] = {}
-    missing = []
-    for name in [name for name in systems if name in peer_envs.PEERS]:
-        pythons[name], why = peer_envs.python_of(name, options.peers)
-        if why:
-            systems.remove(name)
-            missing.append(f"{SYSTEMS[name]} could not be installed here: {why}")
-    seen: dict[tuple[str, str], list[Seen]] = {(f, s): [] for f in faults for s in systems}
-    for fault, system, fields in kept(options.log):
-        if (fault, system) in seen:
-            seen[fault, system].append(Seen(**fields))
-    until = time.monotonic() + 60 * options.minutes
-    for number in range(options.times):
-        for (fault, system), many in seen.items():
-            if len(many) > number or time.monotonic() > until:
-                continue
-            one = launch(system, fault, pythons)
-            print(fault, system, one, file=sys.stderr, flush=True)
-            if one is not None:
-                many.append(one)
-                keep(options.log, fault, system, one)
-    rows = [
-        f"| rank 2 … | {' | '.join(SYSTEMS[system] for system in systems)} |",
-        "|---" * (len(systems) + 1) + "|",
-        *(
-            f"| {FAULTS[fault]} | {' | '.join(cell(seen[fault, system]) for system in systems)} |"
-            for fault in faults
-        ),
-    ]
+    if unknown := [name for name in (*systems, *faults) if name not in {**SYSTEMS, **FAULTS}]:
+        parser.error(f"{unknown[0]} is none of {', '.join(SYSTEMS)}; {', '.join(FAULTS)}")
+    pairs: Pairs = {(fault, system): [] for fault in faults for system in systems}
+    try:
+        kept(options.log, pairs)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    launched.end_on_sigterm()
+    missing = collect(options, pairs)
+    named = {fault: FAULTS[fault] for fault in faults}
+    left = {name: SYSTEMS[name] for name in systems if name not in missing}
     text = "\n".join(
         [
-            *rows,
-            "",
-            f"`bench/peers.py --times {options.times}`, {os.cpu_count()} cores, 4 ranks, Gloo. In "
-            "a cell: seconds from the fault until the supervisor says so / until the next step; "
-            f"`-`: not within {LIMIT:g} s. Then whom it names. Time limits of the peers are the "
-            "stock ones, except where it says otherwise: torchft has nothing to do before its own "
-            "run out, and ft_launcher has none by itself. "
-            f"{running.load_text()}",
-            *missing,
+            *tables({p: many for p, many in pairs.items() if p[1] in left}, named, left),
+            conditions(options.times, pairs),
+            *(f"{SYSTEMS[name]} could not be installed here: {missing[name]}." for name in missing),
         ]
     )
     if not options.no_results:
@@ -264,6 +212,41 @@ def main() -> None:
         _, _, tail = rest.partition(END)
         DOCUMENT.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}", encoding="utf-8")
     print(text)
+
+
+def collect(options: argparse.Namespace, pairs: Pairs) -> dict[str, str]:
+    """Make the launches that `pairs` lacks; which systems there are none of, and why."""
+    until = time.monotonic() + 60 * options.minutes
+    pythons: dict[str, Path] = {}
+    missing: dict[str, str] = {}
+    for number in range(options.times):
+        for (fault, system), many in pairs.items():
+            if len(many) > number or time.monotonic() > until:
+                continue
+            if system in peer_envs.PEERS and system not in pythons:
+                pythons[system], missing[system] = peer_envs.python_of(system, options.peers)
+            if missing.get(system):
+                continue
+            one = launch(system, fault, pythons)
+            if one.why:
+                print(fault, system, "once more:", one.why, file=sys.stderr, flush=True)
+                one = launch(system, fault, pythons)
+            print(fault, system, one, file=sys.stderr, flush=True)
+            many.append(one)
+            keep(options.log, fault, system, one)
+    return {system: why for system, why in missing.items() if why}
+
+
+def conditions(times: int, pairs: Pairs) -> str:
+    loads = [one.load for many in pairs.values() for one in many] or [0.0]
+    return (
+        f"`bench/peers.py --times {times}`, {os.cpu_count()} cores, 4 ranks, Gloo, a step of 20 ms "
+        "and more, a checkpoint every 10 steps; the systems took turns. Not noticed: nothing was "
+        f"said for {NOTICE_SECONDS_ELSE:g} s (NVRx in-process: {NOTICE_SECONDS['nvrx']:g} s). Time "
+        "limits of the peers are the stock ones, except where the name says otherwise: torchft has "
+        "nothing to do before its own run out, and ft_launcher has none by itself. Load average "
+        f"of a minute: median {statistics.median(loads):.1f}, at most {max(loads):.1f}."
+    )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from pathlib import Path
 
 import running
 
+from harness.portholder import free_port
+
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "scripts" / "racing.py"
 KINDS = ("kill", "raise", "exit")
@@ -124,7 +126,7 @@ def main() -> int:
     options = parser.parse_args()
     plan = schedule(options.steps, options.faults, options.ranks, options.seed)
     count = ["--nproc-per-node", str(options.ranks), "--max-restarts", str(options.faults)]
-    elastic = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{running.free_port()}"]
+    elastic = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
     commands = {
         "harness": [sys.executable, "-m", "harness", "run", "--runs-dir", "runs", *count],
         "torchrun": [sys.executable, "-m", "torch.distributed.run", *count, *elastic],

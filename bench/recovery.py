@@ -15,20 +15,21 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import launched
 import peer_envs
 import running
+
+from harness.portholder import free_port
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "scripts" / "recovering.py"
@@ -47,7 +48,6 @@ OTHERS = {
 LIMIT = 120.0
 _AFTER = 3
 """Steps after the first new one that a launch is watched for."""
-_TAG = "HARNESS_BENCH_LAUNCH"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def commands(
     kind = {"nvrx": "inprocess"}.get(system, system if system == "torchft" else "plain")
     script = [str(SCRIPT), kind, str(folder), fault]
     python = str(pythons.get(system, sys.executable))
-    port = running.free_port()
+    port = free_port()
     elastic = ["--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
     own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     match system:
@@ -107,7 +107,7 @@ def commands(
         (lighthouse, {}),
         *(
             (
-                [*each, *elastic, f"127.0.0.1:{running.free_port()}", *script],
+                [*each, *elastic, f"127.0.0.1:{free_port()}", *script],
                 {**shared, "REPLICA_GROUP_ID": str(rank)},
             )
             for rank in range(ranks)
@@ -130,39 +130,28 @@ def _dlrover(
     run = [python, "-m", "dlrover.trainer.torch.elastic_run", "--nnodes=1", *count]
     return [
         ([*master, "--node_num", "1", "--job_name", job, "--platform", "local"], node),
-        ([*run, "--max-restarts=3", f"--training-port={running.free_port()}", *script], node),
+        ([*run, "--max-restarts=3", f"--training-port={free_port()}", *script], node),
     ]
 
 
 def launch(system: str, ranks: int, fault: str, pythons: Mapping[str, Path]) -> Recovery:
     """One launch with one fault, watched until it has recovered or for LIMIT seconds."""
     with tempfile.TemporaryDirectory(prefix="harness-recovery-") as name:
-        folder, tag = Path(name), uuid.uuid4().hex
-        (folder / "tmp").mkdir()
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp"), _TAG: tag}
+        folder = Path(name)
         wanted = commands(system, ranks, fault, folder, pythons)
-        began, started = time.time(), []
-        with open(folder / "output", "wb") as output:
-            for command, more in wanted:
-                started.append(
-                    subprocess.Popen(
-                        command,
-                        cwd=folder,
-                        env={**environ, **more},
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
-        try:
+        began = time.time()
+        with launched.launched(wanted, folder) as started:
             while time.time() - began < LIMIT and not enough(read(folder), system):
-                if all(process.poll() is not None for process in started):
+                if over(system, started):
                     break
                 time.sleep(0.1)
             return measured(folder, system, began)
-        finally:
-            end(started, tag)
+
+
+def over(system: str, started: Sequence["subprocess.Popen[bytes]"]) -> bool:
+    """Whether all that train have ended; torchft's lighthouse and DLRover's master stay."""
+    train = started[1:] if system in ("torchft", "dlrover") else started
+    return all(process.poll() is not None for process in train)
 
 
 def enough(events: Sequence[Event], system: str) -> bool:
@@ -174,11 +163,15 @@ def enough(events: Sequence[Event], system: str) -> bool:
 
 
 def after_fault(events: Sequence[Event], system: str) -> list[Event]:
-    """What the ranks of the mended training told; of torchft all that are left belong to it."""
+    """What the ranks of the mended training told. Of torchft all that are left belong to it, and
+    tell of the step before a little late."""
     struck = next((event for event in events if event[0] == "fault"), None)
     if struck is None:
         return []
-    return [e for e in events if e[1] > struck[1] and (system == "torchft" or e[4] > struck[4])]
+    later = [event for event in events if event[1] > struck[1]]
+    if system == "torchft":
+        return [event for event in later if event[2] >= struck[2]]
+    return [event for event in later if event[4] > struck[4]]
 
 
 def read(folder: Path) -> list[Event]:
@@ -222,35 +215,6 @@ def verdict(folder: Path, fault: float) -> float | None:
         return None
     told = incidents[0]["detected"].replace("Z", "+00:00")
     return datetime.fromisoformat(told).timestamp() - fault
-
-
-def end(started: Sequence["subprocess.Popen[bytes]"], tag: str) -> None:
-    """End what was started, kindly and then for good, with all that it has left anywhere."""
-    for process in started:
-        process.terminate()
-    for process in started:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5.0)
-    for _ in range(50):
-        left = tagged(tag)
-        if not left:
-            break
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
-    for process in started:
-        process.wait()
-
-
-def tagged(tag: str) -> list[int]:
-    """Living processes of one launch, by what stands in their environment."""
-    word, found = f"{_TAG}={tag}".encode(), []
-    for entry in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if entry.isdigit() and word in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
-                found.append(int(entry))
-    return found
 
 
 def quantile(values: Sequence[float | None], share: float) -> float | None:
@@ -301,6 +265,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=HERE.parent / ".peers")
     parser.add_argument("--no-results", action="store_true", help="print only")
     options = parser.parse_args()
+    launched.end_on_sigterm()
     pythons: dict[str, Path] = {}
     missing: list[str] = []
     systems = options.only.split(",")

@@ -7,7 +7,6 @@ get SIGTERM, which takes the whole tree with it, and only then SIGKILL.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from harness.portholder import free_port
 
 _RUN = "case"
 _SECONDS_TO_END = 20.0
@@ -121,11 +122,6 @@ def incidents(here: Path) -> tuple[dict[str, Any], ...]:
     if not report.stdout:
         raise RuntimeError(f"no report: {report.stderr.strip() or report.returncode}")
     return tuple(json.loads(report.stdout)["incidents"])
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def load_text() -> str:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from harness.events import (
 )
 from harness.faults import ANY, Fault
 from harness.orders import Inject
+from harness.portholder import free_port
 from harness.processes import before_exec
 from harness.state import RunState, fold
 from harness.wire import observer
@@ -230,7 +230,7 @@ def _launched(
     """The launchers of all nodes; none of them runs afterwards."""
     nodes: list[subprocess.Popen[bytes]] = []
     try:
-        for number, command in enumerate(commands(plan, folder, _free_port())):
+        for number, command in enumerate(commands(plan, folder, free_port())):
             with open(folder / f"output{number or ''}.txt", "wb") as output:
                 nodes.append(
                     subprocess.Popen(
@@ -253,12 +253,6 @@ def _launched(
             for node in nodes:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     node.wait(_STOP_SECONDS)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port: int = door.getsockname()[1]
-        return port
 
 
 def _may(planned: Planned, follower: _Follower, asked: int) -> bool:

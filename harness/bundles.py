@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from harness import journal
+from harness import journal, runtimedir
 from harness.errors import UsageError
 from harness.redact import Redactor
 
 SCHEMA = 1
 MANIFEST = "bundle.json"
 SUFFIX = ".bundle.tar.gz"
+_PREFIX = "harness-bundle-"
 _KIND = "harness bundle"
 _MOST_UNPACKED = 16 << 30
 _MOST_MEMBERS = 1_000_000
@@ -60,7 +61,7 @@ def pack(target: Path, sources: Iterable[Source], redactor: Redactor, **facts: o
     packed = Packed()
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with tempfile.TemporaryDirectory(prefix="harness-bundle-", dir=target.parent) as staging:
+        with tempfile.TemporaryDirectory(prefix=".harness-bundle-", dir=target.parent) as staging:
             for at, source in enumerate(sources):
                 _stage(source, Path(staging, str(at)), redactor, packed)
             manifest = {
@@ -142,11 +143,14 @@ def is_bundle(path: Path) -> bool:
 
 
 def unpack(path: Path) -> Path:
-    """The run in the bundle `path`, as a directory that is removed when this process ends.
+    """The run in the bundle `path`, in a directory that is removed when this process ends, or by
+    the next that unpacks one, where it was killed.
 
     Nothing in the archive can reach beyond it: links, devices and names that lead out are refused.
     """
-    folder = Path(tempfile.mkdtemp(prefix="harness-bundle-"))
+    parent = Path(tempfile.gettempdir())
+    runtimedir.remove_abandoned(parent, _PREFIX, sign=".")
+    folder, _ = runtimedir.held(parent, _PREFIX)  # to the end of this process
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
         with tarfile.open(path, "r:gz") as archive:

@@ -109,7 +109,8 @@ class Launcher:
         if self.job.min_nodes not in (0, self.job.nnodes):
             nodes = f"{self.job.min_nodes} to {nodes}"
         # Nodes may differ in size; only this one's is known before they join.
-        return f"{nodes} nodes, {self.job.nproc_per_node} ranks on this one"
+        here = f"{self.job.nproc_per_node} rank{'' if self.job.nproc_per_node == 1 else 's'}"
+        return f"{nodes} nodes, {here} on this one"
 
     def _watch(self, agent: Child) -> int:
         """Until the agent is gone, one way or another."""
@@ -326,6 +327,9 @@ class Launcher:
             self._say_end(status)
             return status
         say(f"the agent died ({agent.ended_how}); its workers die with it")
+        if self.run_dir is not None and not self.stop_signal:
+            say("this node holds the run's controller and store: the run ends with its ranks;")
+            say("run again, and training goes on from its last checkpoint")
         return self._end_by_force(self._stopped_code if self.stop_signal else ExitCode.NODE_LOST)
 
     # --- the end -------------------------------------------------------------------------------

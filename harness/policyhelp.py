@@ -114,6 +114,22 @@ POLICY_HELP: Mapping[str, tuple[Group, bool, float, str]] = {
 }
 """Per field of Policy: group, whether the short help has it, least value, help."""
 
+OFF: Mapping[str, str] = {
+    "digest_share": "--digests 0 switches digests off",
+    "restart_window": "--max-restarts 0 restarts nothing",
+    "same_failure_limit": "a number above --max-restarts never stops a run for that",
+    "strike_window": "--quarantine 0 leaves no host out",
+    **dict.fromkeys(
+        ("stall_floor", "stuck_patience", "work_patience", "start_patience", "teardown_patience"),
+        "a large number, such as 1e9, waits for ever",
+    ),
+    **dict.fromkeys(
+        ("controller_timeout", "agent_timeout", "rendezvous_timeout"),
+        "a large number, such as 1e9, gives nobody up",
+    ),
+}
+"""What somebody wants who gives 0 where there is none: how to have it."""
+
 NODE_FILES = (
     ("token_file", True, "file with the run's token, needed beyond loopback (or HARNESS_TOKEN)"),
     ("tls_cert", False, "encrypt: the certificate of this node, PEM"),

@@ -1,11 +1,34 @@
-"""Who holds a port of this machine, as far as /proc tells."""
+"""Ports of this machine: which one is free for another process, and who holds one."""
 
 import os
+import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 _LISTEN = "0A"
+_GIVEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST, _HIGHEST = 10_000, 65_535
 _MOST_WORDS = 60
+
+
+def free_port() -> int:
+    """A port of loopback for a process that is yet to bind it: free now, and none that the kernel
+    gives to whoever asks for any, as all kinds of connections do on a busy machine meanwhile."""
+    try:
+        first, last = map(int, _GIVEN.read_text(encoding="ascii").split())
+    except OSError:
+        first, last = _LOWEST, _HIGHEST  # no such file: not Linux
+    kept = [port for port in range(_LOWEST, _HIGHEST + 1) if not first <= port <= last]
+    draw = random.SystemRandom()
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", draw.choice(kept) if kept else 0))
+            except OSError:
+                continue
+            port: int = probe.getsockname()[1]
+            return port
 
 
 def held_by(port: int) -> str:

@@ -195,6 +195,7 @@ def _headline(verdict: Verdict) -> str:
     what = _what(verdict)
     if len(verdict.first_failing) > 1:
         what = what.replace("than its replicas", "than each other").replace("to its", "to their")
+        what = what.replace("no replica of the others", "no replicas of each other")
         what = re.sub(r"^(is|was|has|waits|leaks)\b", lambda verb: _PLURAL[verb[0]], what)
     if not verdict.first_failing:
         return f"{what} ({verdict.node})" if verdict.node else what

@@ -12,7 +12,7 @@ from typing import Literal
 
 from harness.errors import SettingsError
 from harness.policy import Policy
-from harness.policyhelp import NODE_FILES, POLICY_HELP, Group
+from harness.policyhelp import NODE_FILES, OFF, POLICY_HELP, Group
 
 Kind = Literal["text", "int", "float", "flag"]
 Value = str | int | float | bool | None
@@ -443,7 +443,8 @@ def parse(setting: Setting, raw: object, origin: str) -> Value:
             f"{origin}: {raw!r} is not possible", help=f"choose {' or '.join(setting.choices)}"
         )
     if setting.at_least is not None and not float(value) >= setting.at_least:
-        raise SettingsError(f"{origin}: {raw} is less than {setting.at_least:g}")
+        off = OFF.get(setting.name) if float(value) == 0 else None
+        raise SettingsError(f"{origin}: {raw} is less than {setting.at_least:g}", help=off)
     if setting.name.endswith("share") and not float(value) <= 1:
         raise SettingsError(
             f"{origin}: {raw} is more than the whole", help="give a share of 1, such as 0.01"

@@ -233,6 +233,17 @@ def check(config: Config) -> None:
             raise ConfigError(f"{flag} {steps} needs --checkpoint-dir")
 
 
+def _check_experts(config: Config, ranks: int) -> None:
+    """Where experts have a mesh of their own, so many ranks hold the same ones, a part of each."""
+    m, p = config.model, config.parallel
+    own = bool(config.experts.experts) and p.ep * p.tp > 1
+    if own and m.hidden % ranks and m.d_model % ranks:
+        raise ConfigError(
+            f"--ep {p.ep}: {ranks} ranks hold the same experts, and neither ffn width {m.hidden} "
+            f"nor d_model {m.d_model} can be split into {ranks} equal parts; give more --ep"
+        )
+
+
 def layout(config: Config, world_size: int) -> Layout:
     """Sizes of the axes for this many ranks; raises ConfigError when they do not fit."""
     p = config.parallel
@@ -260,6 +271,7 @@ def layout(config: Config, world_size: int) -> Layout:
             f"--ep {p.ep}: its ranks come from dp_shard {p.dp_shard} x cp {p.cp} x tp {p.tp}, "
             "which is not a multiple of it; give more --dp-shard"
         )
+    _check_experts(config, beside // p.ep)
     return Layout(
         pp=p.pp,
         dp_replicate=dp // p.dp_shard,

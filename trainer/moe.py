@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,6 +15,9 @@ from torch.distributed.tensor import DTensor
 
 from harness.trainer.config import Experts, Model
 from harness.trainer.ffn import FeedForward
+
+Choice = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Sees the scores (batch, seq, experts) and the best experts (batch, seq, top_k), and chooses."""
 
 
 class Bank(nn.Module):
@@ -75,6 +78,8 @@ class Mixture(nn.Module):
         """The ranks that the experts are spread over."""
         self.sequence_groups: list[dist.ProcessGroup] = []
         """Groups over which one sequence is spread, by tensor and context parallel."""
+        self.choice: Choice | None = None
+        """In place of the best; for proofs, see routes.py."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (batch, seq, d), the part of the sequences that is here."""
@@ -106,8 +111,9 @@ class Mixture(nn.Module):
         weights = F.softmax(logits if logits.dtype == torch.float64 else logits.float(), -1)
         # The bias has a say in who is chosen, not in how much that one counts (Wang et al. 2024,
         # arXiv:2408.15664).
-        chosen = (weights.detach() + self.bias).topk(self.settings.top_k, -1).indices
-        return weights, chosen
+        scores = weights.detach() + self.bias
+        chosen = scores.topk(self.settings.top_k, -1).indices
+        return weights, chosen if self.choice is None else self.choice(scores, chosen)
 
     def _balanced(
         self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -124,6 +125,12 @@ def _shard(module: nn.Module, mesh: DeviceMesh, config: Config, again: bool, **m
     sharded.set_force_sum_reduction_for_comms(True)
 
 
+def _within(parameter: nn.Parameter, *, ranks: int) -> Shard:
+    """Where experts are cut: their number is spread over ep already, and of the other dimensions
+    fully_shard takes only one that it can divide evenly; compose.layout sees to it."""
+    return Shard(next(dim for dim in (1, 2) if parameter.shape[dim] % ranks == 0))
+
+
 def data_parallel(model: Transformer, meshes: Meshes, config: Config) -> None:
     """The one data-parallel path: fully_shard on (dp_replicate, dp_shard), per block and root.
 
@@ -138,9 +145,8 @@ def data_parallel(model: Transformer, meshes: Meshes, config: Config) -> None:
     if meshes.sparse is not None:
         sparse = meshes.sparse["dp_replicate", "efsdp"]
         for mixture in mixtures([model]).values():
-            # Dimension 0 is spread over ep already.
-            by_row = {"shard_placement_fn": lambda _parameter: Shard(1)}
-            _shard(mixture.experts, sparse, config, again, **by_row)
+            places = {"shard_placement_fn": partial(_within, ranks=sparse["efsdp"].size())}
+            _shard(mixture.experts, sparse, config, again, **places)
     for block in [*model.layers.values(), model]:
         _shard(block, dense, config, again)
 

@@ -7,6 +7,11 @@ plain model in one process and double precision, which shares only the model's o
 What may differ: rows without --precision run in double too, where another order of sums changes a
 tensor by 1e-15 of its size or so; the bound is 1e-10. In other formats the bound is that of the
 format (RELATIVE) on the norm of a gradient's difference over the gradient's norm.
+
+Experts are chosen, and a choice between two as good as equal is made by the last bit. So the one
+process sends each token to the experts that the row sent it to, and every choice that is not its
+own must have been such a tie: two scores, each of which the format may change by RELATIVE of
+itself, so at most twice that apart.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import contextlib
 import gc
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -33,7 +39,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from harness.trainer import data, mesh, model, moe, optim
+from harness.trainer import data, mesh, model, moe, optim, routes
 from harness.trainer.assemble import Assembly, assemble
 from harness.trainer.compose import layout
 from harness.trainer.config import Config, ConfigError, Place
@@ -80,6 +86,9 @@ class Outcome:
     parameter: float
     worst: str
     wrong: str
+    moved: int = 0
+    gap: float = 0.0
+    """Tokens that one process would have sent to other experts, and by how far these lead."""
 
 
 def rows(path: Path = MATRIX) -> list[Row]:
@@ -102,21 +111,26 @@ def batches(config: Config) -> data.Batches:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One step: the loss, gradients before clipping, parameters after."""
+    """One step: the loss, gradients before clipping, parameters after; the experts that were
+    chosen, and, of the reference, how they differ from its own choice."""
 
     loss: float
     gradients: Tensors
     parameters: Tensors
+    choices: routes.Choices
+    replayed: Sequence[routes.Replayed] = ()
 
 
-def reference(config: Config) -> Taken:
-    """One process, double precision, the whole batch at once, no mesh."""
+def reference(config: Config, choices: routes.Choices) -> Taken:
+    """One process, double precision, the whole batch at once, no mesh; tokens go to the experts
+    that they are told to."""
     source = batches(config)
     plain = model.Transformer(config.model, experts=config.experts)
     model.initialise(plain, config.model, config.run.seed)
     plain.double()
     for mixture in moe.mixtures([plain]).values():
         mixture.loss_scale = 1 / config.data.global_batch
+    replayed = routes.replay(plain, choices)
     inputs, targets = source.batch(0, 0, 1)
     loss = token_loss(plain(inputs), targets, source.tokens_per_step)
     torch.autograd.backward(loss)
@@ -127,9 +141,14 @@ def reference(config: Config) -> Taken:
         assert parameter.grad is not None
         parameter.grad *= min(1.0, config.optim.clip / float(norm))
     _advance(optimizer, config)
-    return Taken(
-        float(loss.detach()), gradients, {n: p.detach() for n, p in plain.named_parameters()}
-    )
+    parameters = {name: p.detach() for name, p in plain.named_parameters()}
+    return Taken(float(loss.detach()), gradients, parameters, choices, replayed)
+
+
+def _asked(config: Config, choices: routes.Choices) -> str:
+    """All that a reference depends on: rows that share it share the reference."""
+    chosen = {block: table.tolist() for block, table in choices.items()}
+    return repr((config.model, config.experts, config.optim, config.data, config.run.seed, chosen))
 
 
 def _advance(optimizer: torch.optim.Optimizer, config: Config) -> None:
@@ -148,16 +167,68 @@ def taken(row: Row, device: torch.device) -> Taken:
     config, rank = row.config, dist.get_rank()
     sizes, source = layout(config, row.ranks), batches(config)
     made = assemble(config, sizes, device, source.tokens_per_step)
-    scale = made.scale.value
+    recorded = routes.record(made.parts)
     inputs, targets = source.batch(0, made.meshes.dp_rank(), sizes.dp)
-    share = made.runner(made.here(inputs).to(device), made.here(targets).to(device))
+    share = _passed(made, made.here(inputs).to(device), made.here(targets).to(device))
+    scale = made.scale.value
+    _undisturbed(made, recorded, config)
     gradients = _gathered(made, {n: _whole(g) / scale for n, g in _gradients(made)}, rank)
     loss, _ = optim.reduce_and_clip(
         made.optimizer, share / sizes.tp, config.optim.clip, scale=scale
     )
     _advance(made.optimizer, config)
     parameters = {n: _whole(p) for part in made.parts for n, p in part.named_parameters()}
-    return Taken(loss, gradients, _gathered(made, parameters, rank))
+    return Taken(
+        loss, gradients, _gathered(made, parameters, rank), _choices(made, config, recorded, rank)
+    )
+
+
+def _passed(made: Assembly, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Forward and backward, in fp16 again with half the loss scale until nothing overflows: so a
+    training begins, and takes its first step."""
+    share = made.runner(inputs, targets)
+    while made.scale.value > 1 and not _finite(made, inputs.device):
+        made.scale.after(False)
+        made.optimizer.zero_grad()
+        for mixture in moe.mixtures(made.parts).values():
+            mixture.forget()
+        share = made.runner(inputs, targets)
+    return share
+
+
+def _finite(made: Assembly, device: torch.device) -> bool:
+    return math.isfinite(optim.squared_norm(made.optimizer, device))
+
+
+def _undisturbed(made: Assembly, recorded: dict[int, routes.Recorded], config: Config) -> None:
+    """Of the memory that a pipeline has passed through to learn the shapes, nothing is left in what
+    outlasts the step: the largest values seen by 8-bit layers, the loads of experts."""
+    for name, largest in (made.float8.current if made.float8 is not None else {}).items():
+        assert all(bool(torch.isfinite(one)) for one in largest), f"largest values of {name}"
+    for block, mixture in moe.mixtures(made.parts).items():
+        seen = recorded[block].seen[-config.parallel.micro_batches :]
+        once = sum(chosen.numel() for chosen in seen)
+        # What is computed again is counted again.
+        assert int(mixture.loads[:-1].sum()) in (once, 2 * once), f"loads of block {block}"
+
+
+def _choices(
+    made: Assembly, config: Config, recorded: dict[int, routes.Recorded], rank: int
+) -> routes.Choices:
+    """What the routers of all ranks chose, on rank 0."""
+    if not config.experts.experts:
+        return {}
+    seq, sequences = config.model.seq_len, config.data.global_batch
+    tp = made.meshes.dense["tp"]
+    places = torch.arange(seq) if made.positions is None else made.positions
+    places = places.chunk(tp.size())[tp.get_local_rank()]
+    rows = sequences // layout(config, dist.get_world_size()).dp
+    mine = routes.pieces(
+        recorded, config.parallel.micro_batches, made.meshes.dp_rank() * rows, places
+    )
+    parts: list[Any] | None = [None] * dist.get_world_size() if rank == 0 else None
+    dist.gather_object(mine, parts)
+    return routes.joined((piece for part in parts or () for piece in part), sequences, seq)
 
 
 def _gradients(made: Assembly) -> Iterator[tuple[str, torch.Tensor]]:
@@ -193,15 +264,19 @@ def judged(row: Row, mine: Taken, theirs: Taken) -> Outcome:
     kind = row.config.memory.precision
     loss = abs(mine.loss - theirs.loss)
     gradient, worst = _difference(mine.gradients, theirs.gradients)
-    parameter, moved = _difference(mine.parameters, theirs.parameters)
+    parameter, farthest = _difference(mine.parameters, theirs.parameters)
+    moved = sum(one.moved for one in theirs.replayed)
+    gap = max((one.gap for one in theirs.replayed), default=0.0)
     wrong = []
+    if not gap <= 2 * RELATIVE[kind]:
+        wrong.append(f"{moved} tokens went to other experts, past one that leads by {gap:.2g}")
     if not loss <= LOSS[kind]:
         wrong.append(f"loss {mine.loss:.6f}, one process {theirs.loss:.6f}")
     if not gradient <= RELATIVE[kind]:
         wrong.append(f"gradient of {worst} differs by {gradient:.2g} of its size")
     # Adam divides a gradient by its own size: where it is all noise, so is the step.
     if kind == "fp64" and not parameter <= RELATIVE[kind]:
-        wrong.append(f"{moved} differs by {parameter:.2g} of its size after the step")
+        wrong.append(f"{farthest} differs by {parameter:.2g} of its size after the step")
     return Outcome(
         **asdict(row),
         loss=loss,
@@ -209,6 +284,8 @@ def judged(row: Row, mine: Taken, theirs: Taken) -> Outcome:
         parameter=parameter,
         worst=worst,
         wrong="; ".join(wrong),
+        moved=moved,
+        gap=gap,
     )
 
 
@@ -222,14 +299,16 @@ def _rank(rank: int, ranks: int, todo: list[Row], folder: Path) -> None:
     # A gradient is gathered one axis after another; that is the point here, and no news.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     mesh.prepare(device, threads=1, deterministic=None)
+    # What is read before it was written is NaN, and does not pass for right by chance.
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     known: dict[str, Taken] = {}
     for number, row in enumerate(todo):
         mine = taken(row, device)
         if rank == 0:
             config = row.config
-            key = repr((config.model, config.experts, config.optim))
+            key = _asked(config, mine.choices)
             if key not in known:
-                known[key] = reference(config)
+                known[key] = reference(config, mine.choices)
             outcome = judged(row, mine, known[key])
             (folder / f"{number}.json").write_text(json.dumps(asdict(outcome)))
         del mine

@@ -71,6 +71,13 @@ def gone_banner(state: RunState, now_ns: int) -> Banner:
     return Banner(tone="bad", lines=(first, _last_incident(state)))
 
 
+def unled_banner(state: RunState, now_ns: int) -> Banner:
+    """Of a run whose controller is gone for the moment; what is known ends with it."""
+    since = duration_text((now_ns - state.last_ns) / 1e9)
+    text = f"UNLED  no controller for {since}; its launcher starts it again, the ranks go on"
+    return Banner(tone="warn", lines=(text, _last_incident(state)))
+
+
 def _ended(state: RunState) -> Banner:
     ended = state.ended
     assert ended is not None

@@ -12,7 +12,7 @@ from harness.goodput import ettr
 from harness.incidents import Incident
 from harness.saving import Saving, saving
 from harness.state import RunState
-from harness.tui.banner import Banner, banner_of, gone_banner
+from harness.tui.banner import Banner, banner_of, gone_banner, unled_banner
 from harness.tui.cells import CULPRITS, TROUBLED, Cell, cells_of
 from harness.tui.wording import axes_of, clean, place_text, plural, where_text, who_text
 
@@ -127,15 +127,19 @@ class View:
         return next((r for r in reversed(ranks) if r < rank), ranks[-1])
 
 
-def build(state: RunState, now_ns: int, *, gone: bool = False) -> View:
+def build(state: RunState, now_ns: int, *, gone: bool = False, led: bool = True) -> View:
     """The view of `state` at `now_ns` (wall clock, nanoseconds). `gone`: no process of it is left,
-    though it has not ended."""
+    though it has not ended. `led`: its controller lives; else nothing is known since its death."""
     seen_ns = now_ns
-    if state.ended_ns or gone:
+    led = led or bool(state.ended_ns) or gone
+    if state.ended_ns or gone or not led:
         now_ns = state.ended_ns or state.last_ns
     attempt = state.attempt
     cells = cells_of(state, attempt, now_ns, over=gone) if attempt is not None else ()
-    banner = gone_banner(state, seen_ns) if gone else banner_of(state, cells, now_ns)
+    if gone:
+        banner = gone_banner(state, seen_ns)
+    else:
+        banner = banner_of(state, cells, now_ns) if led else unled_banner(state, seen_ns)
     return View(
         header=_header(state, now_ns),
         banner=banner,

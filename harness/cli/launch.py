@@ -18,6 +18,7 @@ from harness.launching.kubernetes import Pods, as_yaml, manifests
 from harness.launching.slurm import Batch, batch_script
 from harness.slurm import MEETING
 
+_SLURM_TIME = r"(?i)|(\d+-)?\d+(:\d+){0,2}|infinite|unlimited"
 _COUNT: dict[str, Any] = {"show_default": True, "metavar": "N"}
 _PASSED_ON = {
     "allow_interspersed_args": False,
@@ -91,6 +92,9 @@ def slurm(
             raise PlacementError(
                 f"--sbatch: {option!r} is no option of sbatch", help="as in --sbatch=--qos=high"
             )
+    _fits(_SLURM_TIME, "--time", time, "a job's time", "give D-HH:MM:SS, HH:MM:SS or minutes")
+    for option, text in (("--name", name), ("--partition", partition), ("--account", account)):
+        _fits(r'[^\n"]*', option, text, "a word of a batch script", "leave out quotes")
     script = batch_script(
         Batch(
             command=command,
@@ -168,12 +172,14 @@ def k8s(
     """
     placed = (*MEETING, "preempt_grace", "metrics_port", "metrics_addr")
     _check(command, placed=(*placed, *(("nproc_per_node",) if gpus else ())), there=False)
-    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?", name):
-        raise UsageError(
-            f"--name: {name!r} cannot be part of a host's name",
-            help="at most 50 small letters, digits and dashes, a letter first",
-        )
     claim, _, mount = volume.partition(":")
+    _fits(r"\S+", "--image", image, "the name of an image", "as in me/train:1")
+    letters = "small letters, digits and dashes"
+    help = f"at most 50 {letters}, a letter first"
+    _fits(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?", "--name", name, "part of a host's name", help)
+    _fits(r"([a-z0-9]([a-z0-9-]*[a-z0-9])?)?", "--namespace", namespace, "a namespace", letters)
+    _fits(r"[a-z0-9.-]*", "--volume", claim, "the name of a claim", "as in store:/data")
+    _fits(r"(/[^:]*)?", "--volume", mount, "an absolute path in the pod", "as in store:/data")
     pods = Pods(
         command=command,
         image=image,
@@ -244,6 +250,12 @@ def torchx() -> int:
     assert spec is not None
     click.echo(f"{spec.origin}:run")
     return 0
+
+
+def _fits(pattern: str, option: str, text: str, what: str, help: str) -> None:
+    """Raises UsageError where the engine would refuse `text`, later and elsewhere."""
+    if not re.fullmatch(pattern, text):
+        raise UsageError(f"{option}: {text!r} cannot be {what}", help=help)
 
 
 def _check(command: tuple[str, ...], *, placed: tuple[str, ...], there: bool = True) -> None:

@@ -1,12 +1,19 @@
 """`harness plan`: what a training needs before anything is started."""
 
+from __future__ import annotations
+
+import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.numbers import Number, Whole
 from harness.cli.reading import SCHEMA, SETTINGS, ReadingCommand, print_json
 from harness.errors import LayoutError
+
+if TYPE_CHECKING:
+    from harness.plan.models import Model
 
 _COUNT = Whole(least=1)
 _AMOUNT = Number(above=0)
@@ -38,6 +45,18 @@ _MOST_DRAWN = 20_000
 )
 @click.option("--tp", type=_COUNT, metavar="N", help="Tensor-parallel ranks.  [default: chosen]")
 @click.option("--pp", type=_COUNT, metavar="N", help="Pipeline ranks.  [default: chosen]")
+@click.option("--cp", type=_COUNT, metavar="N", help="Context-parallel ranks.  [default: chosen]")
+@click.option("--ep", type=_COUNT, metavar="N", help="Expert-parallel ranks.  [default: chosen]")
+@click.option(
+    "--experts",
+    type=_COUNT,
+    metavar="N",
+    help="Give each layer so many, of the size of its feed-forward.",
+)
+@click.option(
+    "--top-k", type=_COUNT, metavar="K", help="Experts that a token goes to.  [default: 2]"
+)
+@click.option("--shared-expert", is_flag=True, help="One more expert that every token goes to.")
 @click.option(
     "--micro-batches",
     type=_COUNT,
@@ -78,6 +97,11 @@ def command(
     batch: int | None,
     tp: int | None,
     pp: int | None,
+    cp: int | None,
+    ep: int | None,
+    experts: int | None,
+    top_k: int | None,
+    shared_expert: bool,
     micro_batches: int,
     chunks: int | None,
     schedule: str | None,
@@ -86,11 +110,13 @@ def command(
     loss: float | None,
     as_json: bool,
 ) -> None:
-    """Plan the training of MODEL (7B, 70B, any size such as 3B): memory by ZeRO stage, activations,
-    all-reduce, MFU, and a layout with its reasons. Nothing is started.
+    """Plan the training of MODEL (7B, 70B, 8x7B, any size such as 3B): memory by ZeRO stage,
+    activations, all-reduce, MFU, and a layout with its reasons. Nothing is started.
 
     \b
       harness plan 70B --gpus 512 --gpus-per-node 8
+      harness plan 8B --gpus 64 --seq-len 131072
+      harness plan 8B --experts 8 --top-k 2 --gpus 64
       harness plan 7B --gpus 64 --tokens-per-s 0.5e6
       harness plan --schedule zero-bubble --pp 4 --micro-batches 8
     """
@@ -108,8 +134,8 @@ def command(
         board = replace(board, memory=gpu_memory * 1e9)
     if peak_tflops:
         board = replace(board, flops=peak_tflops * 1e12)
-    chosen = models.known(model)
-    _check_axes(chosen.heads, gpus, tp, pp)
+    chosen = _chosen(model, experts, top_k, shared_expert)
+    _check_axes(chosen, gpus, {"tp": tp, "pp": pp, "cp": cp}, ep, seq_len)
     job = layout.Job(
         model=chosen,
         gpu=board,
@@ -123,6 +149,8 @@ def command(
             job=job,
             tp=tp,
             pp=pp,
+            cp=cp,
+            ep=ep,
             micro_batches=micro_batches,
             chunks=chunks or 1,
             tokens_per_s=tokens_per_s or 0.0,
@@ -137,17 +165,54 @@ def command(
         click.echo(line)
 
 
-def _check_axes(heads: int, gpus: int, tp: int | None, pp: int | None) -> None:
+def _chosen(name: str, experts: int | None, top_k: int | None, shared: bool) -> Model:
+    """The model that is asked for. Raises UsageError."""
+    from harness.plan import models
+
+    if not experts and (top_k or shared):
+        flag = "--top-k" if top_k else "--shared-expert"
+        raise LayoutError(f"{flag} goes with --experts", help="say how many experts a layer has")
+    known = models.known(name)
+    if not experts:
+        return known
+    return models.with_experts(known, experts=experts, top_k=top_k or 2, shared=int(shared))
+
+
+def _check_axes(
+    model: Model, gpus: int, axes: dict[str, int | None], ep: int | None, seq: int
+) -> None:
     """Raises UsageError for axes that were asked for and cannot be."""
-    if tp and heads % tp:
+    tp, cp = axes["tp"] or 1, axes["cp"] or 1
+    if model.heads % tp:
         raise LayoutError(
-            f"--tp {tp}: {heads} heads cannot be divided by it", help="give a divisor"
+            f"--tp {tp}: {model.heads} heads cannot be divided by it", help="give a divisor"
         )
-    if gpus % ((tp or 1) * (pp or 1)):
-        axes = " and ".join(f"--{name} {n}" for name, n in (("tp", tp), ("pp", pp)) if n)
+    asked = {axis: size for axis, size in axes.items() if size}
+    if gpus % math.prod(asked.values()):
         raise LayoutError(
-            f"{axes}: {gpus} GPUs cannot be divided by {(tp or 1) * (pp or 1)}",
+            f"{' and '.join(f'--{axis} {n}' for axis, n in asked.items())}: {gpus} GPUs cannot be "
+            f"divided by {math.prod(asked.values())}",
             help="give others, or another number of --gpus",
+        )
+    if cp > 1 and seq % (2 * cp * tp):
+        raise LayoutError(
+            f"--cp {cp}: {seq:,} tokens cannot be split into two equal parts for each of cp {cp} x "
+            f"tp {tp} ranks",
+            help="give another --seq-len",
+        )
+    if ep and not model.experts:
+        raise LayoutError(
+            f"--ep {ep}: {model.name} has no experts", help="give --experts, or a model that has"
+        )
+    if ep and model.experts % ep:
+        raise LayoutError(
+            f"--ep {ep}: {model.experts} experts cannot be divided by it", help="give a divisor"
+        )
+    if ep and gpus // (axes["pp"] or 1) % ep:
+        raise LayoutError(
+            f"--ep {ep}: its ranks come from tp, cp and dp, and {gpus // (axes['pp'] or 1)} GPUs "
+            "of a stage cannot be divided by it",
+            help="give a divisor",
         )
 
 

@@ -132,7 +132,8 @@ def _run(script: str | None, args: tuple[str, ...], dry_run: bool, **given: Any)
         return 0
     if placement.head:
         return _lead(config, job)
-    say(f"joining the run at {placement.endpoint} with {job.nproc_per_node} ranks")
+    ranks = "1 rank" if job.nproc_per_node == 1 else f"{job.nproc_per_node} ranks"
+    say(f"joining the run at {placement.endpoint} with {ranks}")
     return Launcher(job, run_dir=None).run()
 
 

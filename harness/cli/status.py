@@ -43,7 +43,8 @@ def command(run: str | None, runs_dir: str | None, as_json: bool, where: str | N
     if isinstance(found, runs.RunFolder):
         controller, packed = runs.controller_facts(found, state), found.packed
     interrupted = runs.is_gone(found, state)
-    view = build(state, state.last_ns if packed else time.time_ns(), gone=interrupted)
+    led = packed or controller is None or controller.alive is not False
+    view = build(state, state.last_ns if packed else time.time_ns(), gone=interrupted, led=led)
     health = judge_health(state, view, controller, interrupted)
     chosen = ranks_where(state, where)
     if chosen is not None:

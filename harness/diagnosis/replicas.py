@@ -16,6 +16,7 @@ from harness.diagnosis.crossing import alone as crossing_of
 from harness.diagnosis.signature import Signature
 from harness.incidents import Confidence, EvidenceRef, Finding
 from harness.state import AttemptState
+from harness.state.averaging import each_for_itself
 from harness.state.doubts import Told
 from harness.state.replicas import COLUMNS, LEARNT, Suspicion, changed_at_rest
 from harness.topology import ranks_name
@@ -24,6 +25,8 @@ ASK_SECONDS = 2.0
 """Longest wait for the digests of single tensors."""
 _LASTS_SECONDS = 1.0
 """How long ranks that were never equal must go on so before the run is stopped for it."""
+_AVERAGED_SECONDS = 60.0
+"""How long ranks that went apart, each for itself, may still prove to be averaged now and then."""
 _MODEL_AXIS = ("tp", "tensor", "model", "cp", "sp")
 HARDWARE, SOFTWARE, LEARNT_ONLY, DECLARED = "hardware", "software", "learnt", "declared"
 """What a finding's signature says of it: settles what is done."""
@@ -41,8 +44,9 @@ def unnamed(attempt: AttemptState) -> list[Suspicion]:
 
 def find(attempt: AttemptState) -> list[Finding]:
     """The earliest change that explains the others, and what is worth a report."""
-    ready = [known for known in attempt.replicas.suspicions if _ready(attempt, known)]
-    if len(ready) < len(attempt.replicas.suspicions) and any(k.kind == "split" for k in ready):
+    suspicions = [known for known in attempt.replicas.suspicions if not _in_hope(attempt, known)]
+    ready = [known for known in suspicions if _ready(attempt, known)]
+    if len(ready) < len(suspicions) and any(k.kind == "split" for k in ready):
         return []  # what is still being asked for may have been first
     changes = [known for known in ready if known.kind not in ("buffers", "alike")]
     others = [known for known in ready if known.kind in ("buffers", "alike")]
@@ -109,6 +113,14 @@ def _ready(attempt: AttemptState, known: Suspicion) -> bool:
         return False
     waited = attempt.surveyed_ns - known.asked_ns
     return known.asked <= known.answered or waited > ASK_SECONDS * 1e9
+
+
+def _in_hope(attempt: AttemptState, known: Suspicion) -> bool:
+    """Whether all may have gone apart on purpose, and will yet be one again."""
+    waited = attempt.surveyed_ns - known.at.at_ns
+    if _over(attempt) or waited > _AVERAGED_SECONDS * 1e9 or not each_for_itself(known):
+        return False
+    return _ready(attempt, known) and change(known).verdict == "replica_divergence"
 
 
 def _strayed(known: Suspicion) -> bool:
@@ -290,7 +302,7 @@ def _diverged(known: Suspicion, difference: _Difference) -> Finding:
     return _finding(
         "replica_divergence", known, ranks, "likely",
         f"{ranks_name(sorted(ranks))} went apart in {_what(known, difference)} since"
-        f" {_when(known)}; equal until then",
+        f" {_when(known)}{'; equal until then' if known.before else ' at the latest'}",
         why, how,
     )  # fmt: skip
 
@@ -302,10 +314,15 @@ def _never(known: Suspicion, difference: _Difference) -> Finding:
     over = f" over axis {axis}" if axis else ""
     if known.track.part.site == "gradients" and len(difference.odd) == 1:
         return _used_otherwise(known, difference)
+    odd = ranks_name(sorted(difference.odd))
+    rest = ranks_name(sorted(known.group - difference.odd))
+    agree = (
+        f": {odd} from {rest}, which agree" if difference.odd and difference.classes == 2 else ""
+    )
     return _finding(
         verdict, known, known.group, "proven",
         f"{_what(known, difference)} differs{over} on {ranks_name(sorted(known.group))} from the"
-        f" first comparison on ({_when(known)})",
+        f" first comparison on ({_when(known)}){agree}",
         f"{_declared(known)}, and they were never equal: other seeds, or no broadcast at the start",
         SOFTWARE,
     )  # fmt: skip

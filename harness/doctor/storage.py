@@ -6,8 +6,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from harness import runtimedir
 from harness.agent.vitals import memory_available
 from harness.doctor.checks import Check, Level
+from harness.errors import HarnessError
 from harness.sizes import size_text
 
 SHM = Path("/dev/shm")
@@ -20,9 +22,6 @@ _WRITTEN = 8 * MIB
 _SLOW_SECONDS = 2.0
 _RANK_BYTES = 256 * MIB
 """A fresh process that has imported PyTorch; forked ones share most of it."""
-_SOCKET_PATH = 107
-"""Longest path of a unix socket that the kernel takes."""
-_SOCKET_TAIL = len("/harness-xxxxxxxx/attempt000/rank00000.sock")
 
 
 def shared_memory(ranks: int) -> list[Check]:
@@ -116,19 +115,22 @@ def _disk(level: Level, says: str, help: str, facts: dict[str, object]) -> Check
 
 
 def temporary() -> Check:
-    """Sockets lie under the temporary directory, and the kernel limits the length of their path."""
-    folder = tempfile.gettempdir()
-    length = len(os.fsencode(folder)) + _SOCKET_TAIL
-    facts = {"folder": folder}
-    if length > _SOCKET_PATH:
+    """Where sockets are made: under the temporary directory, unless its path is too long."""
+    wanted = tempfile.gettempdir()
+    try:
+        folder = str(runtimedir.parent_folder())
+    except HarnessError as error:
         return Check(
             name="temporary files",
             level="fail",
-            says=f"the path {folder} is too long for sockets in it",
-            help="set TMPDIR to a short path on a local disk, such as /tmp",
-            facts=facts,
+            says=error.message,
+            help=error.help or "",
+            facts={"folder": wanted},
         )
-    return Check(name="temporary files", level="ok", says=f"in {folder}", facts=facts)
+    says = f"in {folder}"
+    if folder != wanted:
+        says += f"; the path {wanted} is too long for sockets in it"
+    return Check(name="temporary files", level="ok", says=says, facts={"folder": folder})
 
 
 def memory(ranks: int) -> Check:

@@ -10,15 +10,17 @@ Sizes are in bytes, times in seconds, links in bytes/s one way, batches in token
 says otherwise. Every function names the source of its formula.
 """
 
-from harness.plan.layout import Advice, Job, Layout, advise, candidates, judge
+from harness.plan.advice import Advice, advise
+from harness.plan.layout import Job, Layout, candidates, judge
 from harness.plan.memory import (
     States,
+    expert_activations,
     fsdp2_states,
     in_flight,
     layer_activations,
     model_states,
 )
-from harness.plan.models import GPUS, MODELS, Gpu, Model, gpu, known
+from harness.plan.models import GPUS, MODELS, Gpu, Model, gpu, known, with_experts
 from harness.plan.orders import SCHEDULES, Schedule
 from harness.plan.pipeline import Piece, Timeline, bubble, drawn, timeline
 from harness.plan.speed import (
@@ -34,8 +36,10 @@ from harness.plan.speed import (
 from harness.plan.traffic import (
     Cost,
     Link,
+    expert_parallel_traffic,
     hierarchical_all_reduce,
     ring_all_reduce,
+    ring_attention_traffic,
     tensor_parallel_traffic,
     tree_all_reduce,
     zero_traffic,
@@ -63,6 +67,8 @@ __all__ = [
     "candidates",
     "critical_batch",
     "drawn",
+    "expert_activations",
+    "expert_parallel_traffic",
     "flops_per_token",
     "fsdp2_states",
     "gpu",
@@ -76,9 +82,11 @@ __all__ = [
     "mfu",
     "model_states",
     "ring_all_reduce",
+    "ring_attention_traffic",
     "scaled_rate",
     "tensor_parallel_traffic",
     "timeline",
     "tree_all_reduce",
+    "with_experts",
     "zero_traffic",
 ]

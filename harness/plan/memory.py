@@ -72,6 +72,19 @@ def layer_activations(
     return sbh * (10 / whole + 24 / tp + attention / tp)
 
 
+def expert_activations(
+    *, seq: int, batch: int, hidden: int, met: float, top_k: int, tp: int = 1, cp: int = 1
+) -> float:
+    """Bytes that a layer with experts keeps beyond `layer_activations` with sequence parallel and
+    flash attention: s b h (19 (w - 1) + 4 k) / t.
+
+    19 of the 34 are the feed-forward's (Korthikanti et al. 2022, arXiv:2205.05198); a token meets
+    `met` = w times the usual one of 8 h^2 parameters, and is kept once more for each of its `top_k`
+    experts on the way to them and on the way back. An estimate: as if loads were even.
+    """
+    return seq / cp * batch * hidden * (19 * (met - 1) + 4 * top_k) / tp
+
+
 def in_flight(*, pp: int, micro_batches: int, schedule: str = "1f1b", chunks: int = 1) -> float:
     """Micro-batches whose activations the first stage holds at once, in shares of its layers.
 

@@ -11,7 +11,12 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A decoder-only transformer. `parameters` is the nominal count that figures are made from."""
+    """A decoder-only transformer. `parameters` is the nominal count that figures are made from.
+
+    `experts` 0: dense. Else each token goes to `top_k` of them in every layer, and to `shared` more
+    that all tokens meet; `expert` counts the parameters of one in one layer (of models whose first
+    layers are dense: the mean over all layers).
+    """
 
     name: str
     parameters: float
@@ -20,6 +25,20 @@ class Model:
     heads: int
     kv_heads: int
     vocab: int
+    experts: int = 0
+    top_k: int = 0
+    shared: int = 0
+    expert: float = 0.0
+
+    @property
+    def in_experts(self) -> float:
+        """Parameters that expert parallel can spread; shared experts are not among them."""
+        return self.layers * self.experts * self.expert
+
+    @property
+    def active(self) -> float:
+        """Parameters that one token meets."""
+        return self.parameters - self.layers * (self.experts - self.top_k) * self.expert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +65,31 @@ def _model(name: str, parameters: float, layers: int, hidden: int, heads: int, k
     )
 
 
+def _mixture(
+    name: str,
+    parameters: float,
+    shape: tuple[int, int, int, int, int],
+    experts: tuple[int, int, int],
+    expert: float,
+) -> Model:
+    """`shape`: layers, hidden, heads, kv_heads, vocab; `experts`: of a layer, top-k, shared."""
+    layers, hidden, heads, kv_heads, vocab = shape
+    count, top_k, shared = experts
+    return Model(
+        name=name,
+        parameters=parameters,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        vocab=vocab,
+        experts=count,
+        top_k=top_k,
+        shared=shared,
+        expert=expert,
+    )
+
+
 MODELS = {
     each.name: each
     for each in (
@@ -55,9 +99,22 @@ MODELS = {
         _model("13B", 13e9, 40, 5120, 40, 40),
         _model("70B", 70e9, 80, 8192, 64, 8),
         _model("405B", 405e9, 126, 16384, 128, 8),
+        _mixture("8x7B", 46.7e9, (32, 4096, 32, 8, 32000), (8, 2, 0), 3 * 4096 * 14336),
+        _mixture("8x22B", 141e9, (56, 6144, 48, 8, 32768), (8, 2, 0), 3 * 6144 * 16384),
+        _mixture("30B-A3B", 30.5e9, (48, 2048, 32, 4, 151936), (128, 8, 0), 3 * 2048 * 768),
+        _mixture("235B-A22B", 235e9, (94, 4096, 64, 4, 151936), (128, 8, 0), 3 * 4096 * 1536),
+        _mixture(
+            "671B-A37B",
+            671e9,
+            (61, 7168, 128, 128, 129280),
+            (256, 8, 1),
+            3 * 7168 * 2048 * 58 / 61,  # the first three of 61 layers are dense
+        ),
     )
 }
-"""Llama 2 (7B, 13B) and Llama 3 shapes, arXiv:2307.09288 and 2407.21783."""
+"""Llama 2 (7B, 13B) and Llama 3 shapes, arXiv:2307.09288 and 2407.21783; with experts: Mixtral
+(8x7B, 8x22B, arXiv:2401.04088), Qwen3 (30B-A3B, 235B-A22B, arXiv:2505.09388) and DeepSeek-V3
+(671B-A37B, arXiv:2412.19437)."""
 
 GPUS = {
     each.name: each
@@ -81,8 +138,9 @@ def known(name: str) -> Model:
     Raises UsageError for what is neither a name nor a size.
     """
     given = name.upper()
-    if given in MODELS:
-        return MODELS[given]
+    named = {each.upper(): model for each, model in MODELS.items()}
+    if given in named:
+        return named[given]
     size = _SIZE.fullmatch(name)
     if not size or not float(size[1]):
         raise LayoutError(
@@ -104,6 +162,35 @@ def known(name: str) -> Model:
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
+    )
+
+
+def with_experts(model: Model, *, experts: int, top_k: int, shared: int = 0) -> Model:
+    """The model with `experts` feed-forward layers of its own size in place of each, as in Mixtral.
+
+    What a layer has beside attention is its feed-forward; where the nominal count leaves none, it
+    is the usual 8 h^2. Raises UsageError where the model has experts, or less than `top_k`.
+    """
+    if model.experts:
+        raise LayoutError(
+            f"{model.name} has {model.experts} experts of its own", help="leave --experts out"
+        )
+    if top_k > experts:
+        raise LayoutError(
+            f"--top-k {top_k}: there are only {experts} experts", help="give fewer, or more experts"
+        )
+    h = model.hidden
+    attention = h * h * (2 + 2 * model.kv_heads / model.heads)
+    one = (model.parameters - 2 * model.vocab * h) / model.layers - attention
+    one = one if one > 4 * h * h else 8 * h * h
+    return replace(
+        model,
+        name=f"{model.name} x {experts} experts",
+        parameters=model.parameters + model.layers * one * (experts + shared - 1),
+        experts=experts,
+        top_k=top_k,
+        shared=shared,
+        expert=one,
     )
 
 

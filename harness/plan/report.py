@@ -4,8 +4,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.errors import UsageError
-from harness.plan import layout, memory, pipeline, speed, traffic
-from harness.plan.layout import Advice, Job
+from harness.plan import advice, layout, memory, pipeline, speed, traffic
+from harness.plan.advice import Advice
+from harness.plan.layout import Job
 from harness.plan.memory import RECOMPUTE, States
 
 _DEFAULT_BATCH, _LARGEST_BATCH = 4 * 2**20, 16 * 2**20  # tokens; Llama 3 ended with the second
@@ -14,7 +15,8 @@ _BF16 = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked. `tp` and `pp` None: to be chosen; `batch` 0: about 4 million tokens.
+    """What is asked. `tp`, `pp`, `cp` and `ep` None: to be chosen; `batch` 0: about 4 million
+    tokens.
 
     `critical` is a critical batch in tokens; 0: from `loss`, nats per token, if that is given.
     """
@@ -22,6 +24,8 @@ class Question:
     job: Job
     tp: int | None = None
     pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
     micro_batches: int = 8
     chunks: int = 1
     tokens_per_s: float = 0.0
@@ -39,14 +43,19 @@ def default_batch(gpus: int, seq: int) -> int:
 
 
 def _states(q: Question) -> dict[str, States]:
-    cut = (q.tp or 1) * (q.pp or 1)
-    here, dp = q.job.model.parameters / cut, max(1, q.job.gpus // cut)
-    found = {f"zero{z}": memory.model_states(here, dp=dp, zero=z) for z in memory.STAGES}
-    return found | {"fsdp2": memory.fsdp2_states(here, dp=dp)}
+    model, dp = q.job.model, max(1, q.job.gpus // _cut(q))
+    axes = {"tp": q.tp or 1, "pp": q.pp or 1, "cp": q.cp or 1, "dp": dp, "ep": q.ep or 1}
+    found = {f"zero{z}": layout.states(model, **axes, zero=z) for z in memory.STAGES}
+    return found | {"fsdp2": memory.fsdp2_states(model.parameters / _cut(q), dp=dp)}
+
+
+def _cut(q: Question) -> int:
+    return (q.tp or 1) * (q.pp or 1) * (q.cp or 1)
 
 
 def _activations(q: Question) -> dict[str, dict[str, float]]:
-    """Bytes of a layer for one sequence, by recomputation and by how it is split."""
+    """Bytes of a dense layer for one sequence, or what of it cp leaves to a rank, by recomputation
+    and by how it is split."""
     model, tp = q.job.model, q.tp or min(q.job.per_node, q.job.gpus)
 
     def layer(recompute: memory.Recompute, flash: bool, tp: int, split: bool) -> float:
@@ -56,6 +65,7 @@ def _activations(q: Question) -> dict[str, dict[str, float]]:
             hidden=model.hidden,
             heads=model.heads,
             tp=tp,
+            cp=q.cp or 1,
             sequence_parallel=split,
             flash=flash,
             recompute=recompute,
@@ -110,17 +120,17 @@ class Plan:
 
 def answer(q: Question) -> Plan:
     """All that can be said; that nothing fits is an answer too."""
-    per_token = speed.flops_per_token(q.job.model.parameters)
+    per_token = speed.flops_per_token(q.job.model.active)
     critical = q.critical or (speed.critical_batch(q.loss) if q.loss else 0.0)
     tokens = q.job.batch * q.job.seq
-    advice, no_layout = None, ""
+    advised, no_layout = None, ""
     try:
-        advice = layout.advise(q.job, tp=q.tp, pp=q.pp)
+        advised = advice.advise(q.job, tp=q.tp, pp=q.pp, cp=q.cp, ep=q.ep)
     except UsageError as error:
         no_layout = f"{error.message}; {error.help}"
     return Plan(
         question=q,
-        advice=advice,
+        advice=advised,
         no_layout=no_layout,
         states=_states(q),
         activations=_activations(q),
@@ -148,7 +158,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         }
 
     return {
-        "model": asdict(q.job.model),
+        "model": asdict(q.job.model) | {"active": q.job.model.active},
         "gpu": asdict(q.job.gpu),
         "gpus": q.job.gpus,
         "gpus_per_node": q.job.per_node,
@@ -192,8 +202,15 @@ def as_text(plan: Plan) -> list[str]:
 def _head(plan: Plan) -> list[str]:
     job = plan.question.job
     m, g = job.model, job.gpu
+    shape = f"{m.layers} layers, hidden {m.hidden}, {m.heads} heads, vocabulary {m.vocab:,}"
+    if m.experts:
+        shared = f" and {m.shared} shared" if m.shared else ""
+        shape += (
+            f"; {m.experts} experts, {m.top_k} a token{shared}: {m.active / 1e9:.3g} of "
+            f"{m.parameters / 1e9:.3g} billion parameters at work"
+        )
     return [
-        f"{m.name}: {m.layers} layers, hidden {m.hidden}, {m.heads} heads, vocabulary {m.vocab:,}",
+        f"{m.name}: {shape}",
         f"{job.gpus} x {g.name}: {g.flops / 1e12:,.0f} TFLOP/s, {g.memory / 1e9:.0f} GB; "
         f"{job.per_node} a node, {g.inside / 1e9:.0f} GB/s inside, {g.between / 1e9:.0f} between",
         f"a step: {job.batch:,} sequences of {job.seq:,} tokens",
@@ -205,13 +222,16 @@ def _layout(plan: Plan) -> list[str]:
         return ["", f"layout: none: {plan.no_layout}"]
     best = plan.advice.best
     shown = as_json(plan)
-    rows = [["", "s a step", "compute", "pipeline", "tp", "dp", "GB a GPU", "MFU"]]
-    for one in (shown["layout"], *shown["others"]):
-        seconds = (one["seconds"], one["compute"], one["bubble"], one["tp_exposed"])
+    listed = (shown["layout"], *shown["others"])
+    axes = ["tp", *(axis for axis in ("cp", "ep") if any(one[axis] > 1 for one in listed)), "dp"]
+    rows = [["", "s a step", "compute", "pipeline", *axes, "GB a GPU", "MFU"]]
+    for one in listed:
+        seconds = (one["seconds"], one["compute"], one["bubble"])
+        exposed = (one[f"{axis}_exposed"] for axis in axes)
         rows.append(
             [
                 one["name"] + (f", {one['recompute']} recompute" * (one["recompute"] != "none")),
-                *(f"{value:.2f}" for value in (*seconds, one["dp_exposed"])),
+                *(f"{value:.2f}" for value in (*seconds, *exposed)),
                 f"{one['bytes'] / 1e9:.1f}",
                 f"{one['mfu']:.2f}",
             ]
@@ -226,13 +246,14 @@ def _layout(plan: Plan) -> list[str]:
 
 def _states_text(plan: Plan) -> list[str]:
     q = plan.question
-    cut = (q.tp or 1) * (q.pp or 1)
     rows = [["", "parameters", "gradients", "optimizer", "in all"]]
     names = {"zero0": "replicated", "fsdp2": "fully_shard, all in fp32"}
     for name, s in plan.states.items():
         words = names.get(name, f"ZeRO-{name[-1]}")
         rows.append([words, *map(_gb, (s.parameters, s.gradients, s.optimizer, s.total))])
+    cut = _cut(q)
     where = f"dp {q.job.gpus // cut}" + (f", tp {q.tp or 1}, pp {q.pp or 1}" if cut > 1 else "")
+    where += "".join(f", {axis} {n}" for axis, n in (("cp", q.cp), ("ep", q.ep)) if n and n > 1)
     return ["", f"model states, GB on each GPU ({where})", *_table(rows)]
 
 
@@ -247,7 +268,10 @@ def _activations_text(plan: Plan) -> list[str]:
     rows = [["", *(way.replace("_", " + ").replace(" + parallel", " parallel") for way in ways)]]
     for name, sizes in plan.activations.items():
         rows.append([names[name], *(f"{sizes[way] / 2**20:,.0f}" for way in ways)])
-    title = f"activations of a layer, MiB for one sequence of {plan.question.job.seq:,} (estimate)"
+    q = plan.question
+    part = f"a cp-{q.cp} part of a sequence" if q.cp and q.cp > 1 else "one sequence"
+    dense = ", with a dense feed-forward" if q.job.model.experts else ""
+    title = f"activations of a layer{dense}, MiB for {part} of {q.job.seq:,} (estimate)"
     return ["", title, *_table(rows)]
 
 

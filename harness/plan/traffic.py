@@ -74,3 +74,21 @@ def tensor_parallel_traffic(
     backward a layer. Sequence parallel makes each a reduce-scatter and an all-gather of the same
     bytes. Shoeybi et al. 2019, arXiv:1909.08053."""
     return layers * 4 * 2 * (tp - 1) / tp * 2 * seq / cp * batch * hidden
+
+
+def expert_parallel_traffic(
+    *, seq: int, batch: int, hidden: int, layers: int, top_k: int, ep: int, tp: int = 1, cp: int = 1
+) -> float:
+    """Bytes that a GPU sends for one micro-batch: 2 all-to-alls forward and 2 backward a layer, of
+    each of its tokens to `top_k` experts in 16 bit, of which 1 / ep are at home. Lepikhin et al.
+    2020, arXiv:2006.16668."""
+    return layers * 4 * (ep - 1) / ep * top_k * 2 * seq / (tp * cp) * batch * hidden
+
+
+def ring_attention_traffic(
+    *, seq: int, batch: int, hidden: int, layers: int, kv: float, cp: int, tp: int = 1
+) -> float:
+    """Bytes that a GPU sends for one micro-batch: keys and values in 16 bit go cp - 1 times on, in
+    the backward pass with their gradients. `kv` is the share of key heads in all heads. Liu et al.
+    2023, arXiv:2310.01889."""
+    return layers * 3 * (cp - 1) * 2 * 2 * seq / (tp * cp) * batch * hidden * kv

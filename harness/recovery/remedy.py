@@ -283,10 +283,12 @@ def _by_nodes(state: RunState, verdict: Verdict, run: e.RunStarted) -> Remedy | 
     if may_go_on(state, run):
         return None
     lost = sorted(node.node_rank for node in state.nodes.values() if not node.connected)
+    again = "run again, and training goes on from its last checkpoint"
     if STORE_NODE in lost and run.nnodes > 1:
-        why = f"node {STORE_NODE} is lost, and the run's controller and store with it"
+        why = f"node {STORE_NODE} is lost, and the run's controller and store with it; {again}"
     elif verdict.verdict == "node_lost":
-        why = "the ranks of the lost node have no place to run"
+        why = f"the ranks of the lost node have no place to run; {again}"
+        why += " (--nnodes MIN:MAX or --spares K would have gone on)" if run.nnodes > 1 else ""
     else:
         why = f"node {ranks_text(lost)} is lost as well"
     return _stop(why, ExitCode.NODE_LOST)

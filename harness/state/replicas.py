@@ -264,6 +264,8 @@ class Replicas:
     differed: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
     """Names and shapes of variables that have been different on all ranks at some place."""
     suspicions: list[Suspicion] = field(default_factory=list)
+    averaged: set[int] = field(default_factory=set)
+    """Optimizers whose parameters the program lets go apart, and makes one again now and then."""
     certified: set[str] = field(default_factory=set)
     """Paths of checkpoints whose certification was ordered."""
     vouched: set[str] = field(default_factory=set)

@@ -8,6 +8,7 @@ changed and stayed equal, and that the program sums something of their shape ove
 import re
 from dataclasses import replace
 
+from harness.state.averaging import meant, reconcile
 from harness.state.replicas import (
     COLUMNS,
     FLAT,
@@ -45,6 +46,7 @@ _OWN = re.compile(r"expert|shard|lora|adapter", re.I)
 
 def suspect(replicas: Replicas, track: Track, look: Look) -> None:
     """Note what `look`, just completed, shows of its track; once a track."""
+    reconcile(replicas, track, look)
     if track.wavered or any(known.track is track for known in replicas.suspicions):
         return
     if (
@@ -54,7 +56,7 @@ def suspect(replicas: Replicas, track: Track, look: Look) -> None:
     ):
         replicas.differed.add((track.part.name, track.part.shape))
     found = _find(replicas, track, look)
-    if found is not None:
+    if found is not None and not meant(replicas, found):
         replicas.suspicions.append(found)
 
 

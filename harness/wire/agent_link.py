@@ -397,7 +397,9 @@ class AgentLink:
                 raise NodeFailure(
                     f"no word from the controller at {self._address} "
                     f"for {self._controller_timeout:g} s{because}",
-                    help="see controller.log in the run directory of the head node",
+                    help="node 0, without which no run goes on, is gone or cut off: see"
+                    " controller.log in the run directory there; run again on all nodes, and"
+                    " training goes on from its last checkpoint",
                 )
 
     def _tell_of_silence(self) -> None:

@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from importlib import resources
@@ -174,6 +177,37 @@ def test_unpacked_files_go_with_the_process(tmp_path: Path, shell: Shell) -> Non
     assert found.name == "brave-otter-12"
     assert (found.path / "config.json").is_file()
     assert bundles.is_bundle(tmp_path / "b.tar.gz")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from harness import bundles
+print(bundles.unpack(Path(sys.argv[1])).parent, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_reader_has_unpacked_goes_with_the_next(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell("bundle", "-o", "b.tar.gz")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, "b.tar.gz"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+    ) as reader:
+        assert reader.stdout is not None
+        unpacked = Path(reader.stdout.readline().strip())
+        bundles.unpack(Path("b.tar.gz"))
+        assert unpacked.is_dir(), "somebody reads it"
+        reader.kill()
+        reader.wait()
+    bundles.unpack(Path("b.tar.gz"))
+    assert not unpacked.exists()
 
 
 def test_a_trace_is_written_and_keeps_its_schema(shell: Shell, tmp_path: Path) -> None:

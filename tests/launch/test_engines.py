@@ -130,6 +130,11 @@ def test_a_batch_script_is_one_for_bash(
         ),
         (["k8s", "train it.py"], "error[H001]: missing option '--image'"),
         (["k8s", "--image", "i", "--name", "A b", "t.py"], "error[H001]: --name: 'A b' cannot be"),
+        (["k8s", "--image", "a b", "t.py"], "error[H001]: --image: 'a b' cannot be"),
+        (["k8s", "--image", "i", "--namespace", "N", "t.py"], "error[H001]: --namespace: 'N'"),
+        (["k8s", "--image", "i", "--volume", "c:data", "t.py"], "error[H001]: --volume: 'data'"),
+        (["slurm", "--time", "9x", "train it.py"], "error[H001]: --time: '9x' cannot be"),
+        (["slurm", "--partition", "a\nb", "train it.py"], "error[H001]: --partition: 'a\\nb'"),
     ],
 )
 def test_wrong_lines_are_answered(

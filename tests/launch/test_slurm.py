@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
+from harness.portholder import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -184,5 +184,5 @@ def test_a_job_is_placed_preempted_queued_again_and_ends(slurm: Slurm, tmp_path:
     ended = tmp_path / "ended"
     wait_for(lambda: ended.exists() and ended.read_text() == f"{step} {step + 5} 2", "its end")
     wait_for(lambda: not slurm.call("squeue", "-h").strip(), "an empty queue")
-    assert told().count("2 nodes, 1 ranks on this one") == 2
+    assert told().count("2 nodes, 1 rank on this one") == 2
     assert "succeeded" in told()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.cli import group
-from tests.ports import free_port
+from harness.portholder import free_port
 
 ROOT = Path(__file__).parents[2]
 TRAIN = """\

@@ -21,7 +21,7 @@ import pytest
 
 from harness import processes
 from harness.launcher import CONTROLLER_RESTARTS_PER_MINUTE
-from tests.ports import free_port
+from harness.portholder import free_port
 
 PATIENCE = 240.0
 SLEEPER = 'echo $$ > "$PIDS/$RANK.$TORCHELASTIC_RESTART_COUNT"; exec sleep 1000'
@@ -241,6 +241,7 @@ def test_a_killed_agent_takes_its_workers_along_and_the_books_are_closed(launch:
     assert code == 82
     all_gone(everybody)
     assert "harness: the agent died (killed by SIGKILL); its workers die with it" in lines
+    assert "harness: run again, and training goes on from its last checkpoint" in lines
     (end,) = run.events("RunEnded")
     assert (end["outcome"], end["exit_code"]) == ("failed", 82)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.ports import free_port
+from harness.portholder import free_port
 from tests.run.test_launcher import Launched, all_gone
 from tests.run.test_launcher import launch as launch  # noqa: PLC0414 - a fixture
 

@@ -158,6 +158,11 @@ REFUSED_WORLDS = [
     ("--global-batch 6", 4, r"--global-batch 6: not a multiple of dp 4 x 1 micro-batches"),
     ("--cp 2", 3, r"tp 1 x pp 1 x cp 2 needs a multiple of 2 ranks, there are 3"),
     (
+        "--experts 4 --ep 2 --dp-shard 6 --global-batch 6 --d-model 32 --ffn 64",
+        6,
+        r"--ep 2: 3 ranks hold the same experts, and neither ffn width 64 nor d_model 32 can",
+    ),
+    (
         "--experts 4 --ep 4",
         2,
         r"--ep 4: its ranks come from dp_shard 1 x cp 1 x tp 1, which is not",

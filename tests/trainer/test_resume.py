@@ -99,12 +99,22 @@ def test_one_curve_over_four_meshes(launch: Launch, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_experts_move_to_another_mesh(launch: Launch, tmp_path: Path) -> None:
-    same = ("--experts", "4", "--shared-expert")
+@pytest.mark.parametrize(
+    ("shape", "ranks", "mesh"),
+    [
+        ("", 4, "--tp 2 --dp-shard 2 --ep 4"),
+        # Three ranks share each expert, which cannot be cut by rows.
+        ("--d-model 48 --ffn 64 --global-batch 12", 6, "--dp-shard 6 --ep 2"),
+    ],
+)
+def test_experts_move_to_another_mesh(
+    launch: Launch, tmp_path: Path, shape: str, ranks: int, mesh: str
+) -> None:
+    same = ("--experts", "4", "--shared-expert", *shape.split())
     folder = (*same, "--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-every", "2")
     folder += ("--checkpoint-sync",)
     whole = exact(launch(1, *same).steps[0])
-    launch(4, *folder, "--tp", "2", "--dp-shard", "2", "--ep", "4", kill=(3, 3))
+    launch(ranks, *folder, *mesh.split(), kill=(3, 3))
     rest = launch(2, *folder, "--cp", "2", "--ep", "2")
     assert rest.codes == [0, 0], rest.err
     for (step, loss, norm), reference in zip(exact(rest.steps[0]), whole[2:], strict=True):

@@ -135,6 +135,14 @@ def test_silence_of_everybody_is_said(scenes):
     assert "no sign of life from any rank for 00:01:05" in view.banner.lines[0]
 
 
+def test_without_a_controller_no_rank_is_called_silent(scenes):
+    scene = scenes.running()
+    scene.now_ns += 65 * scenes.SECOND
+    view = build(fold_all(scene.records), scene.now_ns, led=False)
+    assert glyphs(view) == "........"
+    assert view.banner.lines[0].startswith("UNLED  no controller for 00:01:05; its launcher")
+
+
 def test_a_rank_that_is_waited_for_is_said_and_not_blamed(scenes):
     scene = scenes.running()
     why = "rank 0 is waited for, but it prints"

@@ -9,8 +9,10 @@ import pytest
 
 from harness import config, settings
 from harness.config import Job
-from harness.errors import PlatformError, UsageError
+from harness.errors import PlatformError, SettingsError, UsageError
 from harness.policy import Policy
+from harness.policyhelp import OFF, POLICY_HELP
+from harness.settings import BY_NAME, parse
 
 
 def test_every_layer_beats_the_ones_below_it(tmp_path: Path) -> None:
@@ -60,6 +62,11 @@ def test_pet_counts_only_for_what_torchrun_has(tmp_path: Path) -> None:
             "digest_share = 2",
             "harness.toml: digest_share: 2 is more than the whole",
             "give a share of 1, such as 0.01",
+        ),
+        (
+            "digest_share = 0",
+            "harness.toml: digest_share: 0 is less than 0.0001",
+            "--digests 0 switches digests off",
         ),
         ("stop_grace = nan", "harness.toml: stop_grace: nan is not a number", None),
         ("module = 'perhaps'", "harness.toml: module: 'perhaps' is not true or false", None),
@@ -152,3 +159,14 @@ def test_the_written_configuration_names_every_origin(tmp_path: Path) -> None:
     assert data["harness"] == "1.0"
     assert data["settings"]["nproc_per_node"] == {"value": "2", "origin": "--nproc-per-node"}
     assert set(data["settings"]) == set(settings.BY_NAME)
+
+
+def test_where_0_is_refused_it_is_said_how_to_have_nothing() -> None:
+    refusing = {name for name, (_, _, least, _) in POLICY_HELP.items() if least > 0}
+    assert set(OFF) <= refusing
+    for name in OFF:
+        with pytest.raises(SettingsError) as told:
+            parse(BY_NAME[name], "0", name)
+        assert told.value.help == OFF[name]
+        if "1e9" in OFF[name]:
+            assert parse(BY_NAME[name], "1e9", name) == 1e9

@@ -89,6 +89,28 @@ def test_what_comes_for_the_first_time_blames_nobody() -> None:
     assert told(new, usual) == {}
 
 
+def chain(*, third: bool, number: int = 4) -> list[Program]:
+    """Rank 0 sends to rank 1 in each step; now it does so to rank 2, which reduces already."""
+    sender, receiver, rest = Program(peer=1), Program(peer=0), Program(peer=0)
+    for _ in range(number):
+        sender.message("send")
+        receiver.message("recv")
+        for program in (sender, receiver, rest):
+            program.reduce()
+    sender._peer = 2
+    sender.message("send", state="waiting")
+    receiver.message("recv", state="waiting")
+    rest.reduce(done=False)
+    return [sender, receiver, rest][: 3 if third else 2]
+
+
+def test_a_message_to_another_rank_than_always_while_that_one_waits_for_it() -> None:
+    found = told(*chain(third=True))
+    assert found == {0: ("send 2x32 float32 to rank 1", "send 2x32 float32 to rank 2")}
+    assert told(*chain(third=False)) == {}
+    assert told(*chain(third=True, number=1)) == {}
+
+
 def test_what_comes_every_few_steps_blames_nobody() -> None:
     """The one that is there now has come to it before; it is the other that left it out."""
 
@@ -119,6 +141,29 @@ def test_it_begins_where_both_records_do() -> None:
     assert program.wait(0).course[-1][1].op == "all_reduce"
     program.messages = []
     assert program.wait(0).course == ()
+
+
+def test_of_messages_begun_together_the_later_one_may_be_done() -> None:
+    """In a ring: rank 1 has left out the last exchange, and reduces already."""
+
+    def together(program: Program, first: str, second: str) -> Program:
+        program.message("send", state=first)
+        program.message("recv", state=second)
+        return program
+
+    def ring(peer: int) -> Program:
+        program = Program(peer)
+        for _ in range(4):
+            for _ in range(3):
+                together(program, "done", "done")
+            program.reduce()
+        return together(together(program, "done", "done"), "done", "done")
+
+    to_it, it = together(ring(1), "waiting", "done"), ring(0)
+    it.reduce(done=False)
+    from_it = together(ring(1), "done", "waiting")
+    assert to_it.wait(0).course[-1][1].op == "send"
+    assert list(told(to_it, it, from_it)) == [1]
 
 
 def test_a_rank_that_waits_in_nothing_has_no_course() -> None:

@@ -8,7 +8,7 @@ import pytest
 from harness import config
 from harness.errors import UsageError
 from harness.placement import Placement, check_port_free, count_cpus, count_workers, place
-from tests.ports import free_port
+from harness.portholder import free_port
 
 
 def placed(**given: str | bool) -> Placement:

@@ -177,13 +177,13 @@ def test_a_schedule_as_text() -> None:
     ]
 
 
-def job(name: str, gpus: int, batch: int = 1024, per_node: int = 8) -> plan.Job:
+def job(name: str, gpus: int, batch: int = 1024, per_node: int = 8, seq: int = 4096) -> plan.Job:
     return plan.Job(
         model=plan.known(name),
         gpu=plan.gpu("H100"),
         gpus=gpus,
         per_node=per_node,
-        seq=4096,
+        seq=seq,
         batch=batch,
     )
 
@@ -231,11 +231,128 @@ def test_advice_fits_or_says_why_not(name: str, gpus: int, per_node: int) -> Non
         return
     advice = plan.advise(asked)
     best = advice.best
-    assert best.tp * best.pp * best.dp == gpus
+    assert best.tp * best.pp * best.cp * best.dp == gpus
     assert best.tp <= per_node
+    assert (best.tp * best.cp * best.dp) % best.ep == 0
     assert best.bytes <= 0.9 * 80 * GB
     assert best.dp * best.micro_batch * best.micro_batches == asked.batch
-    assert len(advice.reasons) == 4
+    about = [reason.split()[0] for reason in advice.reasons]
+    experts, parts = asked.model.experts, "cp" in about
+    assert parts or best.cp == 1
+    assert about[:2] + about[2 + parts + bool(experts) :][:1] == ["tp", "pp", "dp"]
+    assert len(about) == 4 + parts + bool(experts)
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    [
+        ("70B", 70),
+        ("8x7B", 12.9),
+        ("8x22B", 39),
+        ("30B-A3B", 3.3),
+        ("235B-A22B", 22),
+        ("671b-a37b", 37),
+    ],
+)
+def test_what_a_token_meets(name: str, active: float) -> None:
+    assert plan.known(name).active / GB == pytest.approx(active, rel=0.02)
+
+
+def test_a_dense_model_is_given_experts_of_its_own_size() -> None:
+    mixture = plan.with_experts(plan.known("8B"), experts=8, top_k=2)
+    assert mixture.expert == pytest.approx(3 * 4096 * 14336, rel=0.01)
+    assert mixture.parameters / GB == pytest.approx(47.25, abs=0.1)
+    assert mixture.active / GB == pytest.approx(13.6, abs=0.1)
+    shared = plan.with_experts(plan.known("350M"), experts=4, top_k=1, shared=1)
+    assert shared.expert == 8 * shared.hidden**2
+    assert shared.active == plan.known("350M").parameters + shared.layers * shared.expert
+
+
+def test_traffic_of_experts_and_of_the_ring() -> None:
+    sizes = {"seq": 4096, "batch": 1, "hidden": 4096, "layers": 32}
+    routed = plan.expert_parallel_traffic(**sizes, top_k=2, ep=8)
+    assert routed == 32 * 4 * 7 / 8 * 2 * 2 * 4096 * 4096
+    assert plan.expert_parallel_traffic(**sizes, top_k=2, ep=8, tp=2, cp=2) == routed / 4
+    assert plan.expert_parallel_traffic(**sizes, top_k=2, ep=1) == 0
+    ring = plan.ring_attention_traffic(**sizes, kv=0.25, cp=4)
+    assert ring == 32 * 3 * 3 * 2 * 2 * 1024 * 4096 * 0.25
+    assert plan.ring_attention_traffic(**sizes, kv=0.25, cp=1) == 0
+    # Experts as a dense layer has them: one of 8 h^2, on its way there and back.
+    dense = plan.layer_activations(
+        seq=4096, batch=1, hidden=4096, heads=32, tp=2, sequence_parallel=True, flash=True
+    )
+    more = plan.expert_activations(seq=4096, batch=1, hidden=4096, met=1, top_k=1, tp=2)
+    assert more == dense * 4 / 34
+
+
+def test_short_sequences_of_a_dense_model_leave_cp_and_ep_alone() -> None:
+    every = plan.candidates(job("70B", 512))
+    assert {(one.cp, one.ep) for one in every} == {(1, 1)}
+
+
+def test_experts_are_spread_inside_the_node() -> None:
+    advice = plan.advise(job("8x7B", 64))
+    best = advice.best
+    assert best.ep == 8
+    (why,) = [reason for reason in advice.reasons if reason.startswith("ep 8: ")]
+    assert "1 of 8 experts on each GPU" in why
+    assert "inside the node (of 8)" in why
+    assert "ep 1 (" in why
+    spread = plan.judge(job("8x7B", 64), tp=1, pp=1, zero=1, ep=8)
+    whole = plan.judge(job("8x7B", 64), tp=1, pp=1, zero=1)
+    assert spread.states < whole.states / 3
+    assert spread.ep_exposed > whole.ep_exposed == 0
+    # Between nodes the same bytes take the slower link.
+    alone = plan.judge(job("8x7B", 64, per_node=1), tp=1, pp=1, zero=1, ep=8)
+    assert alone.ep_exposed == pytest.approx(9 * spread.ep_exposed)
+    fixed = plan.advise(job("8x7B", 64), ep=4).best
+    assert fixed.ep == 4
+
+
+def test_many_experts_over_more_than_a_node_say_why() -> None:
+    advice = plan.advise(job("671B-A37B", 2048, batch=128, seq=131072))
+    (why,) = [reason for reason in advice.reasons if reason.startswith("ep ")]
+    assert advice.best.ep > 8
+    assert f"over {advice.best.ep // 8} nodes" in why
+    assert "inside a node (" in why
+
+
+def test_long_sequences_are_split() -> None:
+    advice = plan.advise(job("8B", 64, batch=64, seq=131072))
+    (why,) = [reason for reason in advice.reasons if reason.startswith("cp ")]
+    assert advice.best.cp > 1
+    assert f"{131072 // advice.best.cp:,} of a sequence's 131,072 tokens on each" in why
+    assert "cp 1 (" in why
+    assert "would take" in why
+    given = plan.advise(job("8B", 64), cp=2)
+    assert given.best.cp == 2
+    (why,) = [reason for reason in given.reasons if reason.startswith("cp ")]
+    assert why.startswith("cp 2: 2,048 of a sequence's 4,096 tokens on each, as asked; ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (job("7B", 64, batch=4, seq=2**22), "whole, it does not fit: with tp 8, sequence parallel"),
+        (job("7B", 512, batch=1), "whole, the 1 of a step cannot be divided over 512 GPUs"),
+    ],
+)
+def test_sequences_are_split_where_they_must_be(asked: plan.Job, said: str) -> None:
+    advice = plan.advise(asked)
+    assert advice.best.cp > 1
+    assert any(said in reason for reason in advice.reasons)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"cp": 3}, "cp 3"),
+        ({"ep": 2}, "ep 2"),
+    ],
+)
+def test_what_does_not_divide_is_refused(wrong: dict[str, int], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        plan.judge(job("7B", 8), tp=1, pp=1, zero=0, **wrong)
 
 
 def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -268,6 +385,24 @@ def test_the_command_tells_everything_without_torch() -> None:
         (("7B", "--gpu", "H1"), "error[H006]: no GPU is called 'H1'\nhelp: there are A100, "),
         (("70B", "--tp", "3"), "error[H006]: --tp 3: 64 heads cannot be divided by it\n"),
         (("7B", "--pp", "3"), "error[H006]: --pp 3: 8 GPUs cannot be divided by 3\n"),
+        (
+            ("7B", "--pp", "2", "--cp", "3"),
+            "error[H006]: --pp 2 and --cp 3: 8 GPUs cannot be divided by 6\n",
+        ),
+        (
+            ("7B", "--cp", "8", "--seq-len", "100"),
+            "error[H006]: --cp 8: 100 tokens cannot be split into two equal parts for each of cp 8",
+        ),
+        (("7B", "--ep", "8"), "error[H006]: --ep 8: 7B has no experts\nhelp: give --experts, or "),
+        (("8x7B", "--ep", "3"), "error[H006]: --ep 3: 8 experts cannot be divided by it\n"),
+        (
+            ("8x7B", "--ep", "8", "--pp", "2"),
+            "error[H006]: --ep 8: its ranks come from tp, cp and dp, and 4 GPUs of a stage cannot",
+        ),
+        (("8x7B", "--experts", "4"), "error[H006]: 8x7B has 8 experts of its own\n"),
+        (("7B", "--experts", "2", "--top-k", "3"), "error[H006]: --top-k 3: there are only 2 exp"),
+        (("7B", "--top-k", "3"), "error[H006]: --top-k goes with --experts\n"),
+        (("7B", "--shared-expert"), "error[H006]: --shared-expert goes with --experts\n"),
         (("--schedule", "x"), "error[H006]: no schedule is called 'x'\nhelp: there are gpipe, "),
         (
             ("--schedule", "interleaved", "--pp", "4", "--micro-batches", "6"),
@@ -299,6 +434,20 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["layout"] is None
     assert "70B does not fit" in told["reasons"][0]
     assert told["states"]["zero3"]["total"] == 140 * GB
+    asked = ["--experts", "8", "--top-k", "2", "--shared-expert", "--gpus", "64", "--ep", "8"]
+    assert call(["plan", "8B", *asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    model, layout = told["model"], told["layout"]
+    assert (model["experts"], model["top_k"], model["shared"]) == (8, 2, 1)
+    assert model["active"] == model["parameters"] - 32 * 6 * model["expert"]
+    assert (layout["ep"], layout["cp"]) == (8, 1)
+    assert layout["ep_exposed"] > 0
+    rest, spread = model["parameters"] - 32 * 8 * model["expert"], 32 * model["expert"]
+    assert told["states"]["zero0"]["total"] == pytest.approx(16 * (rest + spread))
+    assert told["states"]["fsdp2"]["total"] == pytest.approx(16 * model["parameters"] / 64)
+    whole = told["activations"]["flash"]["tp1"]
+    assert call(["plan", "8B", "--gpus", "64", "--cp", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["activations"]["flash"]["tp1"] == whole / 2
     assert call(["plan", "--schedule", "--pp", "2", "--micro-batches", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["drawn"] == ["0 |F0F1....B0==..B1==|", "1 |..F0B0==F1B1==....|"]

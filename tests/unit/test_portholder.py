@@ -5,12 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from harness.errors import UsageError
 from harness.placement import check_port_free
-from harness.portholder import held_by
+from harness.portholder import free_port, held_by
 
 LISTEN = """\
 import os, socket, sys, time
@@ -19,6 +20,16 @@ print(taken.getsockname()[1], os.getpid(), flush=True)
 os.close(1)
 time.sleep(1000)
 """
+
+
+def test_a_free_port_is_none_that_others_are_given() -> None:
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    first, last = map(int, given)
+    ports = {free_port() for _ in range(20)}
+    for port in ports:
+        assert not first <= port <= last
+        with socket.create_server(("127.0.0.1", port)):
+            pass
 
 
 def test_the_holder_of_a_port_is_named() -> None:

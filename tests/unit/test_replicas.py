@@ -349,6 +349,16 @@ def test_never_equal() -> None:
     assert ranks.said() == [("replica_divergence", (0, 1, 2, 3), "proven")]
 
 
+def test_of_ranks_that_were_never_equal_it_is_said_which_agree() -> None:
+    ranks = Ranks(part())
+    for count in range(2, 6):
+        ranks.look(count, apart(count, odd=1))
+    ranks.differ(3, odd=1)
+    (found,) = ranks.found()
+    assert found.ranks == (0, 1, 2, 3)
+    assert "rank 1 from ranks 0,2-3, which agree" in found.cause
+
+
 def test_over_a_model_axis() -> None:
     ranks = Ranks(variable(1, site="parameters", how="dtensor", axis="tp", members=(0, 1)))
     for count in range(2, 6):

@@ -3,10 +3,11 @@ groups of the same role, by what used to follow what."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from harness.diagnosis.waits.record import Call, Group, Track, Waits
+from harness.diagnosis.waits.record import Call, Group, Step, Track, Waits, end_of
 
 _LATE = 16
 """The last steps of a program, where a deviation that led to a hang is looked for."""
@@ -149,9 +150,13 @@ def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, st
     came, in words. Empty where that cannot be said of one of them.
 
     Nor where one is at something new, a part of the program that comes only now, or at what has
-    followed at times: others may have left that out. So two rounds of each are enough.
+    followed at times: others may have left that out. So two rounds of each are enough. What always
+    came after as many others as before comes at no other time.
     """
     courses = {rank: waits.ranks[rank].course for rank in suspects if rank in waits.ranks}
+    astray = _sent_astray(courses)
+    if astray:
+        return astray
     found = {}
     for rank, steps in courses.items():
         before = steps[:-1]
@@ -159,10 +164,35 @@ def off_course(waits: Waits, suspects: Iterable[int]) -> dict[int, tuple[str, st
         if expected is None or steps[-1] not in before:
             return {}
         if expected != steps[-1]:
-            if tuple(steps[-_CONTEXT:]) in _runs(before, _CONTEXT):
+            if tuple(steps[-_CONTEXT:]) in _runs(before, _CONTEXT) and not _out_of_time(steps):
                 return {}
             found[rank] = (_text(expected), _text(steps[-1]))
     return found
+
+
+def _out_of_time(steps: Sequence[Step]) -> bool:
+    """Whether the last step comes after more or fewer others than it always did."""
+    places = [at for at, step in enumerate(steps) if step == steps[-1]]
+    *apart, now = [after - before for before, after in pairwise(places)] or [0]
+    return len(apart) >= _EXAMPLES and len(set(apart)) == 1 and now != apart[0]
+
+
+def _sent_astray(courses: Mapping[int, Sequence[Step]]) -> dict[int, tuple[str, str]]:
+    """Of more than two: the one whose message goes to, or is to come from, a rank that it has never
+    had such a one with, while the rank that it always had one with then waits for it."""
+    found = {}
+    for rank, steps in courses.items():
+        expected = foretold(steps[:-1], examples=_ROUNDS) if steps else None
+        if expected is None or steps[-1] in steps[:-1]:
+            continue
+        (peer, call), now = expected, steps[-1][1]
+        turned = {"send": "recv", "recv": "send"}.get(call.op)
+        if turned is None or now != call:
+            continue
+        other = next((courses[r][-1:] for r in courses if peer == end_of(r)), ())
+        if tuple(other) == ((end_of(rank), replace(call, op=turned)),):
+            found[rank] = (_text(expected), _text(steps[-1]))
+    return found if len(found) == 1 and len(courses) > 2 else {}
 
 
 _AT_THE_OTHER_END = {"send": "to", "recv": "from"}

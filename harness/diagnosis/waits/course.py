@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from harness.collectives import Collective, PointToPoint
 from harness.diagnosis.waits.past import call_of, unbroken
-from harness.diagnosis.waits.record import Call, Step
+from harness.diagnosis.waits.record import Call, Step, end_of
 
 _OPEN = ("waiting", "posted")
 
@@ -29,8 +29,12 @@ def course(collectives: Sequence[Collective], p2p: Sequence[PointToPoint]) -> tu
     ]
     for op in messages:
         call = Call(op=op.direction, sizes=(op.sizes,), dtypes=(op.dtype,))
-        told.append((op.begun_ns, op.state not in _OPEN, (f"rank {op.peer}", call)))
+        told.append((op.begun_ns, op.state not in _OPEN, (end_of(op.peer), call)))
     told = sorted((one for one in told if one[0] >= max(begins)), key=lambda one: one[0])
+    # Of messages begun together, later ones may be done.
+    waits = min((op.begun_ns for op in messages if op.state == "waiting"), default=None)
+    if waits is not None:
+        return tuple(step for begun_ns, _, step in told if begun_ns <= waits)
     last = len(told)
     while last and not told[last - 1][1]:
         last -= 1

@@ -55,6 +55,11 @@ Step = tuple[str, Call]
 """A call, and the role of its group or the rank at its other end."""
 
 
+def end_of(rank: int) -> str:
+    """How a step names the rank at its other end."""
+    return f"rank {rank}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     """An operation that has been called and has not finished.

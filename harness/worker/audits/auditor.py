@@ -88,14 +88,19 @@ class Auditor:
         self._means.say("DoubtRaised", doubt=known)
 
     def guard(self, check: Callable[..., None], *arguments: Any) -> None:
-        name = getattr(check, "__qualname__", "").partition(".")[0]
-        if name in self._broken or not self.active:
+        if not self.active or (self._broken and _kind(check) in self._broken):
             return
         try:
             check(*arguments)
         except Exception as error:  # the user's program goes on without this check
+            name = _kind(check)
             self._broken.add(name)
             self._means.say("HookFailed", module="audits", why=f"{name}: {error!r}")
+
+
+def _kind(check: Callable[..., None]) -> str:
+    """Of which class it is a method."""
+    return getattr(check, "__qualname__", "").partition(".")[0]
 
 
 Find = Callable[[], Auditor | None]

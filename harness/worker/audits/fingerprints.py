@@ -4,7 +4,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from harness.worker.digests.books import local, unseen
+from harness.worker.digests.books import local
+from harness.worker.unseen import Unseen
 
 _MOST_PLANS = 512
 
@@ -19,7 +20,7 @@ class Fingerprints:
         """int64 without dimensions, on the tensor's device. ValueError where there are no bytes."""
         from harness.digest.plan import Plan
 
-        with unseen():
+        with Unseen():
             tensor = local(tensor).detach()
             key = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
             plan = self._plans.get(key)

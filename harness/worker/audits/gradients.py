@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.worker.audits.budget import Busy
-from harness.worker.digests.books import local, unseen
+from harness.worker.digests.books import local
+from harness.worker.unseen import Unseen
 
 _OUTLIER = 10.0
 """Times the largest norm of all before."""
@@ -109,11 +110,11 @@ class LocalGradients:
         if gradient is None or gradient.layout is not torch.strided or gradient.is_meta:
             return
         began = time.thread_time()
-        with unseen():
+        with Unseen():
             gradient = local(gradient)
             narrow = gradient.dtype in (torch.float16, torch.bfloat16)
             norm = torch.linalg.vector_norm(gradient, dtype=torch.float32 if narrow else None)
-            if gradient.device.type == "cpu":
+            if gradient.is_cpu:
                 self._saw(place, float(norm), gradient)
             else:
                 self._pending.append((place, norm.float()))
@@ -174,7 +175,7 @@ class LocalGradients:
         """Whether numbers that are not finite went into a parameter. A shard is not the whole of
         it: what is not seen in this one is in another's."""
         torch = sys.modules["torch"]
-        with unseen():
+        with Unseen():
             return any(
                 watched.sharded or not bool(torch.isfinite(local(parameter)).all())
                 for watched in (self._watched[place] for place in self._bad)

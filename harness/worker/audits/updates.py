@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.worker.audits.names import named_parameters
-from harness.worker.digests.books import local, unseen
+from harness.worker.digests.books import local
 from harness.worker.digests.pace import Pace, scattered
+from harness.worker.unseen import Unseen, unwatchable
 
 _ELEMENTS = 4096
 """At most, at a look."""
@@ -66,18 +67,18 @@ class Updates:
 
     def stepping(self, optimizer: Any, closure: bool) -> None:
         """A step is about to be made; with a closure, gradients will be others."""
-        if optimizer not in self._watched:
-            self._watched[optimizer] = _Watched(self._pace())
-        watched = self._watched[optimizer]
+        watched = self._watched.get(optimizer)
+        if watched is None:
+            watched = self._watched[optimizer] = _Watched(self._pace())
         if watched.look is not None:
             self._judge(watched, optimizer)
         watched.count += 1
-        if watched.off or closure or not watched.pace.due(watched.count) or _unwatchable():
+        if watched.off or closure or not watched.pace.due(watched.count) or unwatchable():
             return
         from harness.digest.updating import capture
 
         began = time.thread_time()
-        with unseen():
+        with Unseen():
             parameter, begin, end = _place(optimizer, watched.count)
             update = None if parameter is None else capture(optimizer, parameter, begin, end)
         if update is not None:
@@ -91,7 +92,7 @@ class Updates:
         from harness.digest import updating
 
         began, look = time.thread_time(), watched.look
-        with unseen():
+        with Unseen():
             found = updating.now(look.update, optimizer, look.parameter)
             if found is None:
                 watched.look = None
@@ -139,7 +140,7 @@ class Updates:
 
         assert look.again is not None
         assert look.found is not None
-        with unseen():
+        with Unseen():
             once_more = updating.again(look.update)
             steady = not any(
                 bool(updating.different(once_more[name], look.again[name]).any())
@@ -210,13 +211,6 @@ def _difference(look: _Look) -> tuple[str, int]:
             is_, should = (float(each[name][first]) for each in (look.found, look.again))
             return f"{of}{where} is {is_:.6g} and should be {should:.6g}", len(which)
     return "", 0
-
-
-def _unwatchable() -> bool:
-    torch: Any = sys.modules["torch"]
-    if torch.compiler.is_compiling():
-        return True
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def has_closure(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

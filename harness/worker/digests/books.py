@@ -3,17 +3,17 @@
 On a GPU nothing waits: the values are copied to the host and written once they are there.
 """
 
-import contextlib
 import fnmatch
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.worker.digestlog import MOST_TENSORS, DigestWriter, Values
 from harness.worker.digests.closeups import CloseUps
 from harness.worker.digests.layouts import Group
+from harness.worker.unseen import Unseen
 
 PARAMETERS, GRADIENTS, STATE, BUFFERS, VARIABLES = (
     "parameters", "gradients", "optimizer state", "buffers", "variables",
@@ -136,7 +136,7 @@ class Book:
         drift: int = 0,
     ) -> None:
         """Digest `tensors`; `describe` is asked for what they are when `owners` are others."""
-        with unseen():
+        with Unseen():
             ids = tuple([id(owner) for owner in owners])
             if ids != self._owners:
                 self.renew()
@@ -149,7 +149,7 @@ class Book:
 
     def close_up(self, tensors: Sequence[Any], count: int, turn: int) -> None:
         """Tell of `tensors`, the same as at the last look, what is asked for at this turn."""
-        with unseen():
+        with Unseen():
             for planned in self._plans:
                 for request in self._teller.close.wanted(planned.number, turn):
                     tensor = tensors[planned.places[int(request["place"])]]
@@ -276,16 +276,3 @@ def local(tensor: Any) -> Any:
 
 def unsigned(numbers: Sequence[int]) -> list[int]:
     return [number & 0xFFFFFFFFFFFFFFFF for number in numbers]
-
-
-@contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """What is done within counts in no mode of the user's: a counter of flops, a default device."""
-    torch = sys.modules["torch"]
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch._C.DisableTorchFunction())
-        if torch._C._len_torch_dispatch_stack():
-            modes = sys.modules["torch.utils._python_dispatch"]
-            stack.enter_context(modes._disable_current_modes())
-        stack.enter_context(torch.no_grad())
-        yield

@@ -12,7 +12,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Group:
     """`members`, global ranks, are to hold equal values; of how `sharded` it is, different ones.
-    Of how `left`: the program sums the gradients of all others of the optimizer over them.
+    Of how `left`: the program sums the gradients of all others of the optimizer over them. Fewer
+    than two: it is known that nobody else has to hold the same.
 
     `axis` is the name of the mesh's axis, where there is a mesh.
     """
@@ -57,10 +58,12 @@ class Models:
                         found.setdefault(id(parameter), group)
         for wrapped in _alive(self._ddp):
             with contextlib.suppress(Exception):
-                group = Group("ddp", "", ranks_of(wrapped.process_group))
+                if len(ranks_of(wrapped.process_group)) < 2:
+                    continue
+                group = Group("ddp", "", _averaging(wrapped))
                 ignored = set(wrapped.parameters_to_ignore)
                 for name, parameter in wrapped.module.named_parameters(remove_duplicate=False):
-                    if name not in ignored and len(group.members) > 1:
+                    if name not in ignored:
                         found[id(parameter)] = group
         return found
 
@@ -87,6 +90,20 @@ def ranks_of(pg: Any) -> tuple[int, ...]:
     """Global ranks of a process group."""
     c10d = sys.modules["torch.distributed.distributed_c10d"]
     return tuple(c10d.get_process_group_ranks(pg))
+
+
+def _averaging(wrapped: Any) -> tuple[int, ...]:
+    """Global ranks over which a DDP model's gradients are averaged at every step of the training.
+    Once it has warmed up, post-local SGD does so within a subgroup only (Lin et al., "Don't use
+    large mini-batches, use local SGD", 2020)."""
+    members = ranks_of(wrapped.process_group)
+    for hook, state in getattr(wrapped, "_comm_hooks", ()):
+        if type(state).__name__ == "PostLocalSGDState":
+            within = state.subgroup if state.post_local_gradient_allreduce else None
+            members = () if within is None else ranks_of(within)
+        elif getattr(hook, "__name__", "") == "noop_hook":
+            members = ()
+    return members
 
 
 def _fsdp_members(wrapped: Any) -> tuple[int, ...]:

@@ -22,11 +22,11 @@ from harness.worker.digests.books import (
     Book,
     Entry,
     Teller,
-    unseen,
 )
 from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group, Models
 from harness.worker.digests.pace import Pace, scattered
+from harness.worker.unseen import Unseen, unwatchable
 
 SLICES = 8
 """Of the optimizer's state: one is digested at a look, and all of them at the first one, that
@@ -68,6 +68,8 @@ class Watched:
         self._known: dict[int, Entry] = {}
         self._models = Models(())
         self._looks = 0
+        self._looked = False
+        """Whether the last step was looked at: then what it left is, before the next."""
         self._cost = 0.0
         self._together = 1
         """Slices of the state at a look: as many as there is room for, as only the rank itself can
@@ -84,13 +86,9 @@ class Watched:
         self._teller.flush()
         self._teller.close.turn()
         count = self.count + 1
-        for request in self._teller.close.referees(count):
-            parameters = _parameters(optimizer)
-            at = self._parameters.position(request)
-            if at is not None and at < len(parameters):
-                with unseen():
-                    self._teller.close.before(request, optimizer, parameters[at])
-        chained, due = self._due(self.count) or count == 1, self._due(count)
+        if self._teller.close.any:
+            self._keep_what_goes_in(optimizer, count)
+        chained, due = self._looked or count == 1, self._due(count)
         self._cost = 0.0
         if not chained and not due:
             return
@@ -109,12 +107,22 @@ class Watched:
             )
         self._cost = time.thread_time() - began
 
+    def _keep_what_goes_in(self, optimizer: Any, count: int) -> None:
+        """Of the parameters whose update the agent wants to have computed again."""
+        for request in self._teller.close.referees(count):
+            parameters = _parameters(optimizer)
+            at = self._parameters.position(request)
+            if at is not None and at < len(parameters):
+                with Unseen():
+                    self._teller.close.before(request, optimizer, parameters[at])
+
     def after(self, optimizer: Any) -> None:
         """The parameters are updated."""
         self.count += 1
         if self._teller.close.any:
             self._close_up(optimizer)
-        if not self._due(self.count):
+        self._looked = self._due(self.count)
+        if not self._looked:
             return
         began = time.thread_time()
         self._teller.flush()
@@ -213,7 +221,7 @@ class Watched:
                 tensor = optimizer.state.get(parameter, {}).get(key) if key else parameter
                 count = self.count if key else 2 * self.count + 1
                 if tensor is not None:
-                    with unseen():
+                    with Unseen():
                         self._teller.close.again(asked, tensor, count)
 
     def _look_at_buffers(self) -> None:
@@ -282,7 +290,8 @@ class Watched:
                 marks = (*marks, "expert")
             if flat and not groups:
                 marks = (*marks, FLAT)
-            found[id(parameter)] = Entry(name=name, groups=(*groups, *by_hand), marks=marks)
+            kept = tuple(each for each in (*groups, *by_hand) if len(each.members) > 1)
+            found[id(parameter)] = Entry(name=name, groups=kept, marks=marks)
         return found
 
     def _names(self) -> dict[int, tuple[str, tuple[str, ...]]]:
@@ -333,10 +342,10 @@ class Optimizers:
 
     def before(self, optimizer: Any) -> None:
         """A step begins. An optimizer that steps within another's step belongs to that one."""
-        if any(each is optimizer for each in self._within):
+        if self._within and any(each is optimizer for each in self._within):
             self._within.clear()  # its last step raised
         self._within.append(optimizer)
-        if len(self._within) > 1 or _unwatchable():
+        if len(self._within) > 1 or unwatchable():
             return
         self._of(optimizer).before(optimizer)
 
@@ -345,7 +354,7 @@ class Optimizers:
             return
         while self._within.pop() is not optimizer:
             pass  # a step within that raised
-        if not self._within and not _unwatchable():
+        if not self._within and not unwatchable():
             self._of(optimizer).after(optimizer)
             self._deeds.clear()
 
@@ -361,14 +370,6 @@ class Optimizers:
             known = self._watched[key] = (gone, watched)
             self._seen = True
         return known[1]
-
-
-def _unwatchable() -> bool:
-    """Whether the step is being compiled or captured: there are no values then."""
-    torch = sys.modules["torch"]
-    if torch.compiler.is_compiling():
-        return True
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def _parameters(optimizer: Any) -> list[Any]:

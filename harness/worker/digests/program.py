@@ -20,12 +20,12 @@ from harness.worker.digests.books import (
     Entry,
     Teller,
     local,
-    unseen,
 )
 from harness.worker.digests.deeds import Deeds
 from harness.worker.digests.layouts import Group
 from harness.worker.digests.pace import Pace
 from harness.worker.rhythm import Rhythm, namespace
+from harness.worker.unseen import Unseen
 
 _MOST_PLACES = 8
 _MOST_FRAMES = 24
@@ -99,7 +99,7 @@ class Program:
         began = time.thread_time()
         counters, _, _ = place.rhythm.look(chain, place.count)
         found = _tensors(chain)
-        with unseen():
+        with Unseen():
             entries = [self._entry(name, tensor, module) for name, tensor, module in found]
         if entries != place.entries:
             place.entries = entries
