@@ -34,3 +34,13 @@ def test_importing_harness_is_light() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert heavy.isdisjoint(done.stdout.split())
+
+
+def test_an_agent_holds_no_state_of_the_run() -> None:
+    """It is beside the ranks of every node: what it does not need costs as many times."""
+    heavy = {"torch", "grpc", "harness.state.folding", "harness.state.words", "harness.diagnosis"}
+    code = "import harness.agent.__main__, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert heavy.isdisjoint(done.stdout.split())

@@ -313,7 +313,8 @@ def test_status_and_logs_start_light(root):
     code = (
         "import sys; from harness.cli.group import call; "
         "call(['status', 'finished']); call(['logs', 'finished']); "
-        "heavy = {'torch', 'grpc', 'textual', 'rich'} & set(sys.modules); assert not heavy, heavy"
+        "heavy = {'torch', 'grpc', 'textual', 'rich', 'asyncio'} & set(sys.modules); "
+        "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240, stdout=subprocess.DEVNULL)
 
