@@ -102,9 +102,7 @@ def watch(system: str, folder: Path, started: Any, began: float) -> dict[str, An
     patience = max(RESUME_SECONDS, RESUME_STARTS * cold)
     declared = look_on(system, folder, started, struck, told, patience)
     events = recovery.read(folder)
-    resumed = min(
-        (e[1] for e in recovery.after_fault(events, system) if e[0] == "step"), default=None
-    )
+    resumed = resumed_at(events, system, struck)
     if told is None:
         at, named, right = peer_words.report(folder, ODD)
         declared = None if at is None else at - struck[1]
@@ -119,6 +117,15 @@ def watch(system: str, folder: Path, started: Any, began: float) -> dict[str, An
         "resumed": None if resumed is None else resumed - struck[1],
         "after": "" if resumed is not None else aftermath(system, events, started, struck),
     }
+
+
+def resumed_at(events: list[recovery.Event], system: str, struck: recovery.Event) -> float | None:
+    """When the first step of the mended training was done. torchft's survivors may have finished
+    the step of the fault all the same: theirs is the one that ends the longest standstill."""
+    ends = sorted(e[1] for e in recovery.after_fault(events, system) if e[0] == "step")
+    if system != "torchft" or not ends:
+        return min(ends, default=None)
+    return max(itertools.pairwise([struck[1], *ends]), key=lambda pair: pair[1] - pair[0])[1]
 
 
 def look_on(
