@@ -89,13 +89,15 @@ def healthy_step(events: list[recovery.Event]) -> float | None:
 def watch(system: str, folder: Path, started: Any, began: float) -> dict[str, Any]:
     """Look on until it has recovered, or its time is over: what Seen says from the fault on."""
     output = folder / "output"
-    struck, deadline = None, time.time() + START_SECONDS
-    while struck is None:
-        over = recovery.over(system, started) or time.time() > deadline
-        before = output.stat().st_size  # first: some tell of it before we look again
+    deadline, before = time.time() + START_SECONDS, 0
+    while True:
+        over, printed = recovery.over(system, started), output.stat().st_size
         struck = next((event for event in recovery.read(folder) if event[0] == "fault"), None)
-        if struck is None and over:
+        if struck is not None:
+            break  # `before` is from the look before this one: some have told of it by now
+        if over or time.time() > deadline:
             return {"why": why_not(system, folder, started)}
+        before = printed
         time.sleep(LOOK_SECONDS)
     told = None if system == "harness" else peer_words.Output(system, output, before)
     cold = min(e[1] for e in recovery.read(folder) if e[0] == "step") - began
