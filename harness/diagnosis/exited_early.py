@@ -1,7 +1,9 @@
-"""rank_exited_early: a rank left with exit code 0 while others still needed it."""
+"""rank_exited_early: a rank left with exit code 0 while others still needed it; where that follows
+from a call that it left out earlier, or another made too many, that is told."""
 
+from harness.diagnosis import mismatch
 from harness.diagnosis.endings import Ending
-from harness.diagnosis.scene import Scene
+from harness.diagnosis.scene import Scene, pending
 from harness.diagnosis.signature import Signature
 from harness.incidents import Finding
 from harness.topology import ranks_name
@@ -20,7 +22,10 @@ def find(scene: Scene) -> list[Finding]:
     left = [*scene.of_kind("left"), *_without_groups(scene, first_cry)]
     if not left or _had_finished(scene, left, cries):
         return []
-    early = _least_advanced(left)
+    uneven = mismatch.uneven.find(scene)
+    if uneven:
+        return uneven
+    early = _least_advanced(_missed(scene, left, cries))
     ranks = tuple(sorted(ending.rank for ending in early))
     first = min(early, key=lambda ending: ending.at_ns)
     others = ranks_name([ending.rank for ending in cries])
@@ -42,6 +47,20 @@ def find(scene: Scene) -> list[Finding]:
             signature=Signature(verdict="rank_exited_early", what="exit code 0").text(),
         )
     ]
+
+
+def _missed(scene: Scene, left: list[Ending], cries: list[Ending]) -> list[Ending]:
+    """Those that are in a group in which one that failed had still called something; all of them,
+    where no record tells of one."""
+    groups: set[int] = set()
+    for ending in cries:
+        evidence = scene.attempt.ranks[ending.rank].evidence
+        entry = None if evidence is None else pending(evidence)
+        if entry is not None:
+            for group in scene.state.groups.values():
+                if group.pg == entry.pg and ending.rank in group.ranks:
+                    groups.update(group.ranks)
+    return [ending for ending in left if ending.rank in groups] or left
 
 
 def _had_finished(scene: Scene, left: list[Ending], cries: list[Ending]) -> bool:

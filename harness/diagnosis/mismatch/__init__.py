@@ -4,10 +4,12 @@ This comes before every other sign: who dies of a mismatch is a matter of luck, 
 neighbour.
 """
 
-from harness.diagnosis.mismatch import aborted, agreed, messages, recorded
+from harness.diagnosis.mismatch import aborted, agreed, messages, recorded, uneven
 from harness.diagnosis.mismatch.meetings import meetings_of
 from harness.diagnosis.scene import Scene
 from harness.incidents import Finding
+
+__all__ = ["find", "uneven"]
 
 
 def find(scene: Scene) -> list[Finding]:

@@ -65,6 +65,7 @@ def rank_wait(evidence: EvidenceTaken, stacks: Stacks | None = None) -> RankWait
         posted=_posted(p2p) if p2p else {},
         whole=past.whole,
         program=past.program,
+        order=past.order,
         course=course(evidence.collectives, p2p) if p2p else (),
         creating=_creating(groups) if groups else None,
         meeting=next((g for g in reversed(groups) if _open(g)), None) if groups else None,

@@ -1,5 +1,6 @@
 """What a rank's record of its collectives says, group by group: what it called, what finished."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,9 +8,11 @@ from itertools import pairwise
 from operator import attrgetter
 
 from harness.collectives import Collective, Columns, Recorded, Terms, is_done, same_input
-from harness.diagnosis.waits.record import Call, Group, Pending, Track
+from harness.diagnosis.waits.record import Call, Group, Pending, Step, Track
 
 _record_id = attrgetter("record_id")
+_ALONE = "a group of its own"
+"""Role of a group that no other rank is in: what is called there concerns nobody."""
 
 
 def recorded(
@@ -28,7 +31,7 @@ def recorded(
     groups = tuple(
         [declared[name] if isinstance(name, str) else undeclared(*name) for name in slots]
     )
-    past = _past(_labels(groups), places, tuple(map(_parts, entries)))
+    past = _past(roles(groups), places, tuple(map(_parts, entries)))
     pending = [
         Pending(
             group=groups[places[at]], seq=entries[at].seq_id, call=past.calls[at],
@@ -53,7 +56,7 @@ def _of_columns(
         )
     else:
         groups = tuple(map(undeclared, it.names, columns.descs))
-    past = _past_of(_labels(groups), columns)
+    past = _past_of(roles(groups), columns)
     if past is None:
         return None
     tracks = dict(zip(groups, past.tracks, strict=True))
@@ -69,8 +72,21 @@ def _of_columns(
     return tracks, past, pending
 
 
-def _labels(groups: tuple[Group, ...]) -> tuple[str, ...]:
-    return tuple([group.label for group in groups])
+def roles(groups: Sequence[Group]) -> tuple[str, ...]:
+    """What each of a rank's groups, in the order of their first use, is to it. Those that nobody
+    has described are told apart by size and order: their names are others on every rank."""
+    seen: Counter[int] = Counter()
+    found = []
+    for group in groups:
+        role, size = group.label, len(group.ranks or ())
+        if size == 1:
+            role = _ALONE
+        elif not group.described:
+            seen[size] += 1
+            of = f" of {size} ranks" if size else ""
+            role = f"its group {seen[size]}{of}"
+        found.append(role)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +97,8 @@ class Past:
     tracks: tuple[Track, ...]
     calls: tuple[Call, ...]
     open: tuple[int, ...]
-    program: tuple[tuple[str, Call], ...]
+    program: tuple[Step, ...]
+    order: tuple[tuple[str, int], ...]
     whole: bool
 
 
@@ -117,6 +134,11 @@ def _past(labels: tuple[str, ...], places: tuple[int, ...], entries: tuple[_Part
         calls=tuple(calls),
         open=tuple(unfinished),
         program=tuple((labels[places[at]], calls[at]) for at in range(begin, len(entries))),
+        order=tuple(
+            (labels[places[at]], entries[at][1])
+            for at in range(begin, len(entries))
+            if labels[places[at]] != _ALONE
+        ),
         whole=not entries or entries[begin][0] == 0,
     )
 

@@ -26,9 +26,14 @@ class Group:
         return hash(self.name)  # thousands of ranks are not hashed again and again
 
     @property
+    def described(self) -> bool:
+        """Whether the program has said what it is for."""
+        return self.desc not in ("", "undefined")
+
+    @property
     def label(self) -> str:
         """Its role, or its name where it has none."""
-        return self.desc if self.desc not in ("", "undefined") else f"group {self.name}"
+        return self.desc if self.described else f"group {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +142,9 @@ class RankWait:
     cut: bool = False
     """It begins amid operations that are pending: what the rank stands in may be older."""
     program: tuple[Step, ...] = ()
+    order: tuple[tuple[str, int], ...] = ()
+    """The same calls by the role of the group and their number there; without those that no other
+    rank takes part in."""
     course: tuple[Step, ...] = ()
     """Its last calls over all groups and messages to single ranks, in order, up to the one that it
     waits in; empty where it sends none."""

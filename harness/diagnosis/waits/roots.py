@@ -10,6 +10,7 @@ from harness.diagnosis.waits.disagree import group_mismatch, mismatch
 from harness.diagnosis.waits.graph import Op, WaitGraph, edges
 from harness.diagnosis.waits.nobody import nobody
 from harness.diagnosis.waits.record import RankWait
+from harness.diagnosis.waits.rhythm import slip
 from harness.diagnosis.waits.root import Root, what, where_of
 from harness.diagnosis.waits.scc import components
 from harness.diagnosis.waits.shifted import shifted
@@ -255,6 +256,9 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
             " before"
         )
         return _odd_ones(graph, op, odd, cause)
+    uneven = slip({rank: wait.order for rank, wait in graph.waits.ranks.items()})
+    if uneven is not None and uneven.rank in ranks:
+        return _odd_ones(graph, op, [uneven.rank], f"{around}; {uneven.text}")
     return Root(
         verdict="collective_mismatch", ranks=tuple(ranks),
         confidence="likely" if all(_known(graph, op) for op in ops) else "possible",
