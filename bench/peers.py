@@ -89,22 +89,22 @@ def healthy_step(events: list[recovery.Event]) -> float | None:
 def watch(system: str, folder: Path, started: Any, began: float) -> dict[str, Any]:
     """Look on until it has recovered, or its time is over: what Seen says from the fault on."""
     output = folder / "output"
-    struck, deadline = None, time.time() + START_SECONDS
-    while struck is None:
-        over = recovery.over(system, started) or time.time() > deadline
-        before = output.stat().st_size  # first: some tell of it before we look again
+    deadline, before = time.time() + START_SECONDS, 0
+    while True:
+        over, printed = recovery.over(system, started), output.stat().st_size
         struck = next((event for event in recovery.read(folder) if event[0] == "fault"), None)
-        if struck is None and over:
+        if struck is not None:
+            break  # `before` is from the look before this one: some have told of it by now
+        if over or time.time() > deadline:
             return {"why": why_not(system, folder, started)}
+        before = printed
         time.sleep(LOOK_SECONDS)
     told = None if system == "harness" else peer_words.Output(system, output, before)
     cold = min(e[1] for e in recovery.read(folder) if e[0] == "step") - began
     patience = max(RESUME_SECONDS, RESUME_STARTS * cold)
     declared = look_on(system, folder, started, struck, told, patience)
     events = recovery.read(folder)
-    resumed = min(
-        (e[1] for e in recovery.after_fault(events, system) if e[0] == "step"), default=None
-    )
+    resumed = resumed_at(events, system, struck)
     if told is None:
         at, named, right = peer_words.report(folder, ODD)
         declared = None if at is None else at - struck[1]
@@ -119,6 +119,15 @@ def watch(system: str, folder: Path, started: Any, began: float) -> dict[str, An
         "resumed": None if resumed is None else resumed - struck[1],
         "after": "" if resumed is not None else aftermath(system, events, started, struck),
     }
+
+
+def resumed_at(events: list[recovery.Event], system: str, struck: recovery.Event) -> float | None:
+    """When the first step of the mended training was done. torchft's survivors may have finished
+    the step of the fault all the same: theirs is the one that ends the longest standstill."""
+    ends = sorted(e[1] for e in recovery.after_fault(events, system) if e[0] == "step")
+    if system != "torchft" or not ends:
+        return min(ends, default=None)
+    return max(itertools.pairwise([struck[1], *ends]), key=lambda pair: pair[1] - pair[0])[1]
 
 
 def look_on(
