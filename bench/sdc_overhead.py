@@ -3,8 +3,7 @@
     .venv/bin/python bench/sdc_overhead.py [--steps 3840] [--window 128]
 
 One DDP training of two ranks on CPUs under `harness run`; Harness looks in every other window of
-steps, and a window is compared with the one before it. A window holds many looks, for the first one
-in it takes the steps of the window before, at which nobody looked, for long ones. Wall time says
+steps, and a window is compared with the one before it. A window holds several looks. Wall time says
 little on a busy machine: the load is printed, and the processor time of rank 0's main thread beside
 it; last, how much of a step the main thread has spent within what looks, by its own count of
 processor time, which no difference of two windows blurs.
