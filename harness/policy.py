@@ -57,7 +57,7 @@ class Policy:
     digests: int = 1
     """Least steps between two digests of what ranks should have in common; each rank takes them
     more seldom where they would cost it more than `digest_share` of its time. 0: none."""
-    digest_share: float = 0.005
+    digest_share: float = 0.004
     audit_share: float = 0.001
     """Of a rank's time, that each kind of check of its own numbers may take: gradients before they
     are reduced, recomputed activations, micro-batches computed again. 0: none is made."""

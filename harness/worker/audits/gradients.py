@@ -20,6 +20,8 @@ _OUTLIER = 10.0
 _LEAST_HISTORY = 20
 _MOST_TOLD = 6
 _MOST_STRIDE = 1 << 12
+_ROUNDS = 2
+"""Of steps, each as long as there are parameters, in which every one is looked at once."""
 _MOST_NAMED = 4
 _FIRST = 4
 """Parameters, of which the smallest one is looked at in every step."""
@@ -199,7 +201,7 @@ class LocalGradients:
         now = self._clock()
         allowed = self._share * (now - self._began)
         stride = self._mask + 1
-        if self._cost > allowed and stride < min(_MOST_STRIDE, len(self._watched)):
+        if self._cost > allowed and stride < min(_MOST_STRIDE, _ROUNDS * len(self._watched)):
             stride *= 2
         elif self._cost * 4 < allowed and stride > 1:
             stride //= 2
