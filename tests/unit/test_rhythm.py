@@ -64,7 +64,7 @@ def test_stages_of_a_pipeline_that_do_other_things_are_not_compared() -> None:
     assert said(steps(), steps(), last) is None
 
 
-def test_groups_that_nobody_has_described_are_known_by_size_and_order() -> None:
+def test_groups_that_nobody_has_described_are_known_by_size_and_age() -> None:
     mine = [
         Group(name=name, desc=desc, ranks=ranks)
         for name, desc, ranks in (
@@ -76,3 +76,5 @@ def test_groups_that_nobody_has_described_are_known_by_size_and_order() -> None:
     ]
     of_two = ("its group 1 of 2 ranks", "its group 2 of 2 ranks")
     assert roles(mine) == ("default_pg", *of_two, "a group of its own")
+    # A record that begins amid a step shows them in another order.
+    assert roles([mine[2], mine[1]]) == tuple(reversed(of_two))

@@ -73,20 +73,23 @@ def _of_columns(
 
 
 def roles(groups: Sequence[Group]) -> tuple[str, ...]:
-    """What each of a rank's groups, in the order of their first use, is to it. Those that nobody
-    has described are told apart by size and order: their names are others on every rank."""
+    """What each of a rank's groups is to it. Those that nobody has described are told apart by size
+    and by the order in which they were made: their names are others on every rank, but counted."""
     seen: Counter[int] = Counter()
-    found = []
-    for group in groups:
-        role, size = group.label, len(group.ranks or ())
+    found = [group.label for group in groups]
+    for at in sorted(range(len(groups)), key=lambda at: _made_as(groups[at])):
+        group, size = groups[at], len(groups[at].ranks or ())
         if size == 1:
-            role = _ALONE
+            found[at] = _ALONE
         elif not group.described:
             seen[size] += 1
             of = f" of {size} ranks" if size else ""
-            role = f"its group {seen[size]}{of}"
-        found.append(role)
+            found[at] = f"its group {seen[size]}{of}"
     return tuple(found)
+
+
+def _made_as(group: Group) -> int:
+    return int(group.name) if group.name.isdecimal() else -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ _LEAST_HISTORY = 20
 _MOST_TOLD = 6
 _MOST_STRIDE = 1 << 12
 _ROUNDS = 2
-"""Of steps, each as long as there are parameters, in which every one is looked at once."""
+"""Times the number of parameters: the most steps until each of them has been looked at."""
 _MOST_NAMED = 4
 _FIRST = 4
 """Parameters, of which the smallest one is looked at in every step."""
