@@ -60,6 +60,8 @@ class Kind:
     files), several nodes, mesh, replicas."""
     steps: int = 0
     """Steps that must follow until it can be told; 0: few."""
+    before: int = 0
+    """Steps that must have been seen without it; 0: few."""
     equal: bool = True
     """Whether the final parameters must be those of a run without it, where the run succeeds."""
     leaves: bool = False

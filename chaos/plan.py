@@ -285,7 +285,7 @@ def able(kind: kinds.Kind, one: Workload) -> Sequence[int]:
 def single(kind: kinds.Kind, one: Workload, rank: int, seed: int) -> Plan:
     """One fault of `kind` in the middle of a run that is long enough to tell it."""
     draw = random.Random(f"{kind.name} {one.name} {rank} {seed}")
-    step = one.every * 2 + draw.randrange(1, one.every)
+    step = max(one.every * 2, kind.before) + draw.randrange(1, one.every)
     steps = max(one.steps, step + (kind.steps or one.every * 2))
     fault = Fault(
         kind=kind.name,

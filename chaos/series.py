@@ -65,7 +65,7 @@ def _steps(chunk: Sequence[Plan]) -> int:
     for plan in chunk:
         kind = find(_kind(plan))
         steps += _UNTOLD if not kind.verdicts else 0
-        steps += _SEEN_LATE if kind.steps else 0
+        steps += kind.before + (_SEEN_LATE if kind.steps else 0)
         # In the others each restart gets the run past one more checkpoint.
         steps += 0 if _TELLS_STEPS in one.has or not kind.verdicts else one.every
     return steps
@@ -80,7 +80,7 @@ def _one(chunk: Sequence[Plan], steps: int, number: int, seed: int) -> Plan:
     one: Workload = chunk[0].workload
     draw = random.Random(f"{one.name} {number} {seed}")
     faults = tuple(
-        _later(plan.faults[0], _step(one, at, draw.randrange(1, 4)))
+        _later(plan.faults[0], find(_kind(plan)).before + _step(one, at, draw.randrange(1, 4)))
         for at, plan in enumerate(chunk)
     )
     ranks = {planned.fault.rank for planned in faults} - {ANY}

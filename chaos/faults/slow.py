@@ -19,5 +19,7 @@ KIND = Kind(
     verdicts=("straggler",),
     actions=("report",),
     parameters=(Parameter("milliseconds", 100.0, "how late, each step"),),
-    steps=120,
+    steps=160,
+    before=100,
+    note="where the others have little to do, it is told only when nobody was late there before",
 )

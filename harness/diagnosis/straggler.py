@@ -72,12 +72,13 @@ def _straggler(
     who, alone = ranks_name(ranks), len(ranks) == 1
     each_ns = streak.waited_ns / max(1, streak.rounds)
     share = streak.waited_ns / max(1, streak.length_ns)
-    began = _since(attempt, group, streak)
+    op = streak.call.partition(" ")[0] or group.op
+    began = _since(attempt, op, streak)
     costs = f", {_seconds(share * seen.step_ns)} of every step" if seen.step_ns else ""
-    what = f"{group.op} on {group.desc or group.pg}"
     cause = (
-        f"{who} {'comes' if alone else 'come'} to {what} {_seconds(each_ns)} after the others,"
-        f" {began}; they wait for it {share:.0%} of the time{costs}"
+        f"{who} {'comes' if alone else 'come'} to {op} on {group.desc or group.pg}"
+        f" {_seconds(each_ns)} after the others, {began};"
+        f" they wait for it {share:.0%} of the time{costs}"
     )
     reason = (
         f"in {streak.hits} of {streak.slices} stretches of time over"
@@ -97,7 +98,7 @@ def _straggler(
         confidence="likely" if len(ranks) == len(streak.ranks) else "possible",
         onset_ns=streak.first_ns,
         evidence=_evidence(seen),
-        collective=_collective(group, streak.first_seq),
+        collective=_collective(group, op, streak.first_seq),
         signature=Signature(verdict="straggler", what="late", place=group.desc).text(),
         victims=tuple(rank for rank in group.members if rank not in ranks),
     )
@@ -112,7 +113,7 @@ def _pauses(attempt: AttemptState, group: GroupArrivals, turns: Turns) -> Findin
         counts if len(ranks) <= 8 else f"{total} times, {min(turns.counts.values())} or more each"
     )
     share = turns.waited_ns / max(1, turns.length_ns)
-    began = _since(attempt, group, turns)
+    began = _since(attempt, group.op, turns)
     return Finding(
         verdict="unsynchronised_pauses",
         ranks=ranks,
@@ -128,7 +129,7 @@ def _pauses(attempt: AttemptState, group: GroupArrivals, turns: Turns) -> Findin
         confidence="likely",
         onset_ns=turns.first_ns,
         evidence=_evidence(seen),
-        collective=_collective(group, turns.first_seq),
+        collective=_collective(group, group.op, turns.first_seq),
         signature=Signature(
             verdict="unsynchronised_pauses", what="pauses", place=group.desc
         ).text(),
@@ -136,21 +137,21 @@ def _pauses(attempt: AttemptState, group: GroupArrivals, turns: Turns) -> Findin
     )
 
 
-def _since(attempt: AttemptState, group: GroupArrivals, what: Streak | Turns) -> str:
+def _since(attempt: AttemptState, op: str, what: Streak | Turns) -> str:
     """`since all_reduce #21`, with the step where steps are counted."""
     if what.before <= _FIRST_ROUNDS:
         return "from the start"
     step = step_at(attempt.arrivals, what.first_ns)
     about = "" if step is None else f", about step {step}"
-    return f"since {group.op} #{what.first_seq}{about}"
+    return f"since {op} #{what.first_seq}{about}"
 
 
 def _seconds(nanoseconds: float) -> str:
     return f"{nanoseconds / 1e9:.2g} s"
 
 
-def _collective(group: GroupArrivals, seq: int) -> CollectiveRef:
-    return CollectiveRef(pg=group.pg, pg_desc=group.desc, op=group.op, seq_id=seq)
+def _collective(group: GroupArrivals, op: str, seq: int) -> CollectiveRef:
+    return CollectiveRef(pg=group.pg, pg_desc=group.desc, op=op, seq_id=seq)
 
 
 def _evidence(seen: Arrivals) -> tuple[EvidenceRef, ...]:

@@ -48,6 +48,8 @@ class Round:
     arrived: dict[int, int]
     own_ns: dict[int, int | None]
     """What each member took since its previous operation had ended; None: not known."""
+    call: str = ""
+    """The last one's."""
 
 
 @dataclass(slots=True)
@@ -179,7 +181,7 @@ def _next_round(
     follows = last is not None and seq == last.seq + 1
     if last is not None and follows and min(arrived.values()) < last.release_ns - group.slack_ns:
         last.own_ns = {rank: _sum(last.own_ns[rank], own[rank]) for rank in own}
-        last.seq, last.arrived = seq, arrived
+        last.seq, last.arrived, last.call = seq, arrived, _call(entries)
         last.release_ns = max(last.release_ns, release_ns)
         return
     if last is not None and last.since_ns is not None:
@@ -190,7 +192,12 @@ def _next_round(
         since_ns=last.release_ns if last is not None and follows else None,
         arrived=arrived,
         own_ns=own,
+        call=_call(entries),
     )
+
+
+def _call(entries: dict[int, Entry]) -> str:
+    return next(iter(entries.values())).call
 
 
 def _own_ns(entry: Entry) -> int | None:
@@ -220,6 +227,7 @@ def _wait(arrivals: Arrivals, group: GroupArrivals, ended: Round, since_ns: int)
         ranks=ranks,
         gap_ns=gap_ns,
         work_ns=max(0, int(median(work)) - _NO_WORK_NS) if work else 0,
+        call=ended.call,
     )
 
 

@@ -22,7 +22,16 @@ _FEWEST_UNEVEN = 18
 """Where delays are of all sizes: a busy neighbour comes and goes."""
 _WORK_SHARE = 0.3
 """Of the work of all must be done in the rounds that somebody holds up. Who keeps the others
-waiting while they have nothing to do has a duty of its own: it loads or evaluates for all."""
+waiting while they have nothing to do has a duty of its own: it loads or evaluates for all. Unless
+nobody was waited for there before: what is slow between the gradients and the loss, say, where
+there is little to do."""
+_FEWEST_BEFORE = 16
+_SELDOM = 0.25
+_ALWAYS = 0.8
+"""Of one call's rounds: how many must have been seen before, with what share of waits at most, and
+what share must be held up since. A duty is there from the start, or now and then."""
+_MOST_COUNTED = 512
+"""Different calls and gaps: where sizes vary, no call is seen often, and all is counted anew."""
 _CHANCE_BITS = 28.0
 """That one of n ranks is the last so often in a row by chance must be as unlikely as that many
 tossed coins alike: streaks begin several times a second, for days."""
@@ -52,6 +61,12 @@ class Wait:
     gap_ns: int
     work_ns: int
     """What the members that were in time took themselves, in the middle."""
+    call: str = ""
+    """Operation, numbers of elements, types: rounds of one call are taken for one line of code."""
+
+
+Rounds = Counter[tuple[str, int]]
+"""How many rounds of which call were held up for how long: the binary digits of `gap_ns`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +78,9 @@ class Waited:
     work_ns: int = 0
     first_seq: int = 0
     first_ns: int = 0
+    call: str = ""
+    """Of the round that was held up longest, and for how long."""
+    longest_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -71,6 +89,7 @@ class Slice:
 
     length_ns: int = 0
     work_ns: int = 0
+    counted: Rounds = field(default_factory=Counter)
     waited: dict[tuple[int, ...], Waited] = field(default_factory=dict)
     """By late ranks."""
 
@@ -96,6 +115,16 @@ class Streak:
     all_work_ns: int = 0
     squares: float = 0.0
     """Sum of the squares of what was waited in each slice, seconds."""
+    counted: Rounds = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    """Nanoseconds waited, each slice's at the call that was held up longest."""
+    new: bool = False
+    """Whether nobody was waited for where these are since."""
+
+    @property
+    def call(self) -> str:
+        """Where most was waited; empty when nobody knows."""
+        return max(self.calls, key=lambda call: self.calls[call], default="")
 
     @property
     def even(self) -> bool:
@@ -132,6 +161,8 @@ class Waits:
     """Judged so far."""
     newest: deque[Wait] = field(default_factory=lambda: deque(maxlen=_MOST_ROUNDS))
     slice: Slice = field(default_factory=Slice)
+    counted: Rounds = field(default_factory=Counter)
+    """In all slices but those of `streak`."""
     streak: Streak | None = None
     turns: Turns | None = None
 
@@ -149,7 +180,7 @@ class Waits:
             streak is None
             or streak.hits < _HIT_SHARE * streak.slices
             or streak.last_ns - streak.first_ns < _LEAST_SPAN_NS
-            or streak.work_ns < _WORK_SHARE * streak.all_work_ns
+            or (streak.work_ns < _WORK_SHARE * streak.all_work_ns and not streak.new)
         ):
             return None
         fewest = _FEWEST_HITS
@@ -165,6 +196,7 @@ def add(waits: Waits, wait: Wait, step_ns: int) -> None:
     part = waits.slice
     part.length_ns += wait.length_ns
     part.work_ns += wait.work_ns
+    part.counted[wait.call, wait.gap_ns.bit_length()] += 1
     if wait.ranks and wait.gap_ns >= LEAST_SHARE * wait.length_ns:
         so_far = part.waited.get(wait.ranks, Waited(first_seq=wait.seq, first_ns=wait.at_ns))
         part.waited[wait.ranks] = replace(
@@ -172,6 +204,8 @@ def add(waits: Waits, wait: Wait, step_ns: int) -> None:
             waited_ns=so_far.waited_ns + wait.gap_ns,
             rounds=so_far.rounds + 1,
             work_ns=so_far.work_ns + wait.work_ns,
+            call=wait.call if wait.gap_ns > so_far.longest_ns else so_far.call,
+            longest_ns=max(wait.gap_ns, so_far.longest_ns),
         )
     if part.length_ns >= max(_SLICE_NS, min(int(0.8 * step_ns), _LONGEST_SLICE_NS)):
         waits.slice = Slice()
@@ -192,9 +226,12 @@ def _close(waits: Waits, part: Slice, at_ns: int) -> bool:
     if streak is not None:
         hits = streak.hits + (streak.ranks == ranks)
         if hits < _KEPT_RATE * (streak.slices + 1):
+            if not streak.new:  # else what interrupts it would make what is wrong the usual
+                _count(waits.counted, streak.counted)
             streak = waits.streak = None
     if streak is None:
         if not ranks:
+            _count(waits.counted, part.counted)
             return False
         streak = waits.streak = Streak(
             ranks=ranks,
@@ -206,13 +243,42 @@ def _close(waits: Waits, part: Slice, at_ns: int) -> bool:
     streak.length_ns += part.length_ns
     streak.all_work_ns += part.work_ns
     streak.last_ns = at_ns
+    _count(streak.counted, part.counted)
     if streak.ranks == ranks:
         streak.hits += 1
         streak.rounds += what.rounds
         streak.waited_ns += what.waited_ns
         streak.work_ns += what.work_ns
         streak.squares += (what.waited_ns / 1e9) ** 2
+        streak.calls[what.call] += what.waited_ns
+        if len(streak.calls) > _MOST_COUNTED:
+            streak.calls.clear()
+    streak.new = _is_new(waits.counted, streak)
     return bool(ranks)
+
+
+def _count(counted: Rounds, more: Rounds) -> None:
+    counted.update(more)
+    if len(counted) > _MOST_COUNTED:
+        counted.clear()
+
+
+def _is_new(before: Rounds, streak: Streak) -> bool:
+    """Whether all came together to the call that is held up now, at least within half of what is
+    waited there."""
+    call = streak.call
+    much = (streak.waited_ns // max(1, 2 * streak.rounds)).bit_length()
+    then, then_late = _of_call(before, call, much)
+    since, since_late = _of_call(streak.counted, call, much)
+    return (
+        then >= _FEWEST_BEFORE and then_late <= _SELDOM * then and since_late >= _ALWAYS * since > 0
+    )
+
+
+def _of_call(counted: Rounds, call: str, much: int) -> tuple[int, int]:
+    """Rounds of `call`, and those held up for `much` binary digits or more."""
+    mine = [(bits, rounds) for (which, bits), rounds in counted.items() if which == call]
+    return sum(n for _, n in mine), sum(n for bits, n in mine if bits >= much)
 
 
 def _turns(waits: Waits) -> Turns | None:

@@ -95,6 +95,7 @@ def test_single_plans_fit_and_are_long_enough() -> None:
             found = plan.single(kind, one, 1, 0)
             plan.check(found)
             step = found.faults[0].fault.step or 0
+            assert kind.on_node or step > kind.before
             assert step + max(kind.steps, one.every) <= found.workload.steps
 
 

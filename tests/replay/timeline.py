@@ -20,7 +20,7 @@ class Timeline:
     skews: dict[int, float] = field(default_factory=dict)
     at: dict[int, float] = field(default_factory=dict)
     """Seconds since the start at which each rank is free."""
-    entered: dict[int, list[tuple[str, int, float]]] = field(default_factory=dict)
+    entered: dict[int, list[tuple[str, int, float, str]]] = field(default_factory=dict)
     records: dict[int, int] = field(default_factory=dict)
     seqs: dict[str, int] = field(default_factory=dict)
     reported: float = 0.0
@@ -36,13 +36,13 @@ class Timeline:
     def compute(self, rank: int, seconds: float) -> None:
         self.at[rank] = self.at.get(rank, 0.0) + seconds
 
-    def meet(self, group: str) -> None:
+    def meet(self, group: str, call: str = "") -> None:
         """All members of `group` enter its next collective and leave when the last has come."""
         ranks = self.groups[group]
         self.seqs[group] = self.seqs.get(group, 0) + 1
         for rank in ranks:
             at = self.at.setdefault(rank, 0.0)
-            self.entered.setdefault(rank, []).append((group, self.seqs[group], at))
+            self.entered.setdefault(rank, []).append((group, self.seqs[group], at, call))
         release = max(self.at[rank] for rank in ranks)
         for rank in ranks:
             self.at[rank] = release + 1e-4
@@ -63,6 +63,8 @@ class Timeline:
 
     def _event(self, node: int, ranks: Sequence[int], base_ns: int) -> e.ArrivalsRead:
         names = tuple(self.groups)
+        every = [entry for rank in ranks for entry in self.entered.get(rank, [])]
+        calls = tuple(dict.fromkeys(call for *_, call in every if call))
         told: list[RankArrivals] = []
         for rank in ranks:
             entries = self.entered.pop(rank, [])
@@ -72,9 +74,10 @@ class Timeline:
                 RankArrivals(
                     rank=rank,
                     records=tuple(range(first, first + len(entries))),
-                    groups=tuple(names.index(group) for group, _, _ in entries),
-                    seqs=tuple(seq for _, seq, _ in entries),
-                    entered_us=tuple(int(at * 1e6) for _, _, at in entries),
+                    groups=tuple(names.index(group) for group, *_ in entries),
+                    seqs=tuple(seq for _, seq, _, _ in entries),
+                    entered_us=tuple(int(at * 1e6) for _, _, at, _ in entries),
+                    calls=tuple(calls.index(call) for *_, call in entries if call),
                     peers=self.peers.get(rank, ()),
                 )
             )
@@ -83,6 +86,7 @@ class Timeline:
             base_ns=base_ns,
             groups=names,
             ops=("all_reduce",) * len(names),
+            calls=calls,
             ranks=tuple(told),
         )
 

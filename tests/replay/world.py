@@ -61,6 +61,8 @@ class World:
     """Whether nodes write their memory as a checkpoint when they are told to."""
     missed: int = 0
     """Proposed steps that ranks will have passed already."""
+    one_host: bool = False
+    """Whether all nodes are processes of one host, and have its clock."""
 
     def __post_init__(self) -> None:
         self.say(
@@ -147,7 +149,7 @@ class World:
         self.say(
             e.AgentJoined(
                 node_rank=node,
-                host=f"host{node}",
+                host="host0" if self.one_host else f"host{node}",
                 pid=pid or 100 + node,
                 local_world_size=self.nproc,
             ),

@@ -1,6 +1,7 @@
 """Stragglers and pauses: named when they cost, and nobody is named for healthy unevenness."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -66,6 +67,31 @@ def test_late_in_the_first_of_many_collectives_of_a_step(others: float) -> None:
     assert verdict(world).first_failing == (2,)
 
 
+@pytest.mark.parametrize(("nodes", "ranks"), [(4, 1), (3, 1), (2, 2), (1, 4)])
+def test_late_from_a_step_on_where_the_others_have_little_to_do(nodes: int, ranks: int) -> None:
+    """Between the update and the sum of the losses."""
+    world = World(nnodes=nodes, nproc=ranks, one_host=True).start()
+    after_update(world, 120, lambda rank, step: 0.1 if rank == 2 and step >= 30 else 0.0)
+    found = verdict(world)
+    assert (found.verdict, found.first_failing) == ("straggler", (2,))
+    assert "comes to all_reduce on group_0 0.1 s after the others, since all_reduce #62" in (
+        found.cause
+    )
+
+
+def test_what_interrupts_it_does_not_make_it_usual() -> None:
+    """A busy neighbour, for ten steps."""
+    world = World().start()
+    noise = random.Random(7)
+
+    def seconds(rank: int, step: int) -> float:
+        late = 0.1 if rank == 2 and step >= 30 else 0.0
+        return late + (noise.uniform(0, 0.4) if 38 <= step < 48 else 0.0)
+
+    after_update(world, 160, seconds)
+    assert verdict(world).first_failing == (2,)
+
+
 def test_fast_steps_add_up() -> None:
     world = World().start()
     steps(world, 400, lambda rank, step: 0.04 if rank == 2 else 0.02)
@@ -85,6 +111,22 @@ def test_whoever_is_held_up_in_another_group_is_not_blamed() -> None:
             line.meet(group)
         line.report()
     assert {ranks for _, ranks in said(world)} == {(0,)}
+
+
+def after_update(world: World, count: int, seconds: Callable[[int, int], float]) -> None:
+    """`count` steps: all compute and add up gradients, and each rank takes 5 ms and
+    `seconds(rank, step)` before the losses are added up."""
+    everybody = tuple(range(world.nnodes * world.nproc))
+    line = Timeline(world=world, groups={"0": everybody})
+    for step in range(count):
+        for rank in everybody:
+            line.compute(rank, 0.05)
+        line.meet("0", "all_reduce 4192 float")
+        for rank in everybody:
+            line.compute(rank, 0.005 + seconds(rank, step))
+        line.meet("0", "all_reduce 1 float")
+        line.report()
+    line.report(last=True)
 
 
 # --- nobody is named -----------------------------------------------------------------------------
@@ -131,6 +173,34 @@ def test_rank_0_works_for_all_while_they_have_nothing_to_do() -> None:
     """Three quick steps, an evaluation of rank 0, a barrier, and again."""
     world = World().start()
     steps(world, 120, lambda rank, step: (0.5 * (rank == 0)) if step % 4 == 3 else 0.04)
+    assert said(world) == []
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_duty_after_the_update_is_nobodys_fault(every: int) -> None:
+    """From the start in each step, or later on in every third."""
+    world = World().start()
+
+    def seconds(rank: int, step: int) -> float:
+        due = rank == 0 and step % every == 0 and (step >= 30 or every == 1)
+        return 0.3 if due else 0.0
+
+    after_update(world, 150, seconds)
+    assert said(world) == []
+
+
+def test_a_call_that_was_not_there_before_is_nobodys_fault() -> None:
+    """From a step on rank 0 evaluates, and the others wait for it."""
+    world = World().start()
+    line = Timeline(world=world, groups={"0": (0, 1, 2, 3)})
+    for step in range(150):
+        for rank in range(4):
+            line.compute(rank, 0.05)
+        line.meet("0", "all_reduce 4192 float")
+        if step >= 30:
+            line.compute(0, 0.1)
+            line.meet("0", "barrier")
+        line.report()
     assert said(world) == []
 
 
