@@ -59,6 +59,7 @@ class World:
     def hang(self) -> None:
         """From now on nobody makes progress."""
         self.hung, self._hung_ns = True, time.time_ns()
+        self._told.clear()
 
     def prepare(self) -> None:
         """Make what looks will show: it takes seconds."""
@@ -104,8 +105,11 @@ class World:
             rank=0, step=step, phase="step", heartbeat_ns=time.monotonic_ns(), step_ns=now,
             loss=2.5, tokens=step * 4096, total_steps=100_000, collectives=3 * step,
         )  # fmt: skip
-        first = node * PER_NODE
-        pulses = tuple(replace(pulse, rank=first + local) for local in range(PER_NODE))
+        ranks = range(node * PER_NODE, (node + 1) * PER_NODE)
+        more = self._begun if self.hung else lambda _: 0
+        pulses = tuple(
+            replace(pulse, rank=rank, collectives=3 * step + more(rank)) for rank in ranks
+        )
         return self.encode(e.PulsesRead(node_rank=node, pulses=pulses))
 
     def arrivals(self, node: int, count: int) -> bytes:
@@ -183,6 +187,10 @@ class World:
         if rank // PER_NODE == self.stuck // PER_NODE:
             return 2 if rank == self.stuck else 0
         return 1 if mine["pp"] == odd["pp"] and mine["tp"] != odd["tp"] else 2
+
+    def _begun(self, rank: int) -> int:
+        """Of the operations of the step that hangs."""
+        return 1 + self._reached(rank) - (rank == self.stuck)
 
     def _operation(self, rank: int, number: int, record: int, *, retired: bool) -> Collective:
         kind, seq = _PHASES[number % 3], number // 3

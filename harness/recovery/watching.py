@@ -1,12 +1,14 @@
 """Suspecting a stall and looking at it: evidence, and a verdict only when it shows one.
 
 Suspicion comes from progress against what the attempt has shown so far; by itself it changes
-nothing and blames nobody.
+nothing and blames nobody. Of thousands of ranks few are looked at first, and the others where these
+do not show enough.
 """
 
 from harness import events as e
 from harness import orders as o
-from harness.diagnosis.hang import judge_look, suspect_at_ns
+from harness.diagnosis.hang import judge_look, nodes_to_ask, suspect_at_ns
+from harness.policy import Policy
 from harness.recovery.ending import Decision, next_collection, next_id
 from harness.recovery.remedy import incident_of
 from harness.state import AttemptState, Collection, RunState
@@ -33,16 +35,26 @@ def watch(
             return []
         if now_ns < _judged_again_ns(attempt, look):
             return []
-        found = judge_look(state, look, now_ns)
+        unasked = reachable - look.asked
+        found = judge_look(state, look, now_ns, unasked)
+        if found is None:
+            return _ask(unasked, attempt, policy, look.index, look.incident)
         if isinstance(found, e.StallLooked):
             return [found]
         return [e.IncidentOpened(incident=incident_of(state, found, look.incident, now_ns))]
     at_ns = suspect_at_ns(attempt, policy)
     if at_ns is None or now_ns < at_ns or not reachable:
         return []
+    first = nodes_to_ask(attempt, reachable) if in_thousands(attempt.world_size) else reachable
+    return _ask(first, attempt, policy, next_collection(state), next_id(state))
+
+
+def _ask(
+    nodes: set[int], attempt: AttemptState, policy: Policy, collection: int, incident: int
+) -> list[Decision]:
     ask = o.CollectEvidence(
-        collection=next_collection(state),
-        incident=next_id(state),
+        collection=collection,
+        incident=incident,
         attempt=attempt.index,
         why="no progress is seen",
         apart=policy.looks_apart,
@@ -51,7 +63,7 @@ def watch(
         suspicion=True,
         together=in_thousands(attempt.world_size),
     )
-    return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(reachable)]
+    return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(nodes)]
 
 
 def most_entries(world_size: int) -> int:

@@ -61,6 +61,12 @@ _KEEPALIVE: list[tuple[str, int]] = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # A kibibyte a second and agent needs no wide window; with thousands of agents, the pings that
+    # find out how wide it could be are work for the controller.
+    ("grpc.http2.bdp_probe", 0),
+    # Nobody here packs a message, so none is unpacked to more than was allowed.
+    ("grpc.per_message_compression", 0),
+    ("grpc.per_message_decompression", 0),
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
 ]
