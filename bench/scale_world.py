@@ -15,7 +15,7 @@ from harness import events as e
 from harness.collectives import Collective
 from harness.incidents import Where
 from harness.packing import packed
-from harness.recovery.watching import in_thousands, most_entries
+from harness.recovery.watching import in_thousands, most_at_an_end, most_entries
 from harness.sightings import Activity, Frame, ProcessFacts, Pulse, RankArrivals
 from harness.topology import Mesh
 
@@ -61,10 +61,23 @@ class World:
         self.hung, self._hung_ns = True, time.time_ns()
         self._told.clear()
 
-    def prepare(self) -> None:
-        """Make what looks will show: it takes seconds."""
+    def crash(self) -> list[tuple[str, bytes]]:
+        """What its agent says of the rank that raises, instead of leaving something out."""
+        now, rank = time.time_ns(), self.stuck
+        raised = e.WorkerRaised(
+            rank=rank, exc_type="ValueError", message="a batch of another shape", where=_WAITS,
+            traceback="", raised_ns=now, collectives=3 * self.step, step=self.step,
+        )  # fmt: skip
+        gone = e.WorkerExited(
+            rank=rank, pid=20_000 + rank, exit_code=1, signal=None, exited_ns=now, ordered=False
+        )
+        return [(type(event).__name__, self.encode(event)) for event in (raised, gone)]
+
+    def prepare(self, harm: str) -> None:
+        """Make what looks will show after a hang or a crash: it takes seconds."""
+        most = most_entries(self.size) if harm == "hang" else most_at_an_end(self.size)
         for node in range(self.nodes):
-            self._evidence(node, most_entries(self.size), in_thousands(self.size))
+            self._evidence(node, most, in_thousands(self.size))
 
     @property
     def step(self) -> int:

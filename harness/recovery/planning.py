@@ -44,12 +44,9 @@ from harness.recovery.saving import accept_save, save_orders
 from harness.recovery.settling import settle
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.verifying import answered_by_ns, ask, certify, hold
-from harness.recovery.watching import most_entries, watch, watch_by_ns
+from harness.recovery.watching import in_thousands, most_at_an_end, watch, watch_by_ns
 from harness.state import AttemptState, Collection, RunState
 from harness.topology import ranks_name, ranks_text
-
-_MOST_AT_AN_END = 256
-"""Entries of each rank's records. Asked for once, so they may be more than those of a look."""
 
 
 def plan(state: RunState, now_ns: int) -> list[Decision]:
@@ -246,7 +243,7 @@ def _judge(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision
     if unasked:
         ask = o.CollectEvidence(
             collection=index, incident=number, attempt=attempt.index, why=_trouble_text(attempt),
-            most=min(_MOST_AT_AN_END, 4 * most_entries(attempt.world_size)),
+            most=most_at_an_end(attempt.world_size), together=in_thousands(attempt.world_size),
         )  # fmt: skip
         return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(unasked)]
     if (

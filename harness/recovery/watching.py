@@ -18,6 +18,7 @@ _MOST = ((64, 64), (_THOUSANDS, 16))
 _LATE_LOOKS, _MOST_BUDGETS = 3, 4
 """Looks whose time tells how long the next one may take, on a machine that gives its processes
 little; and the most, in budgets."""
+_MOST_AT_AN_END = 256
 _MOST_OF_THOUSANDS = 8
 """Entries of each rank's records, in worlds of so many ranks: thousands of ranks fill the journal
 with every look, and a verdict waits until all of it has been read."""
@@ -69,6 +70,11 @@ def _ask(
 def most_entries(world_size: int) -> int:
     """Of a rank's records that a look asks for."""
     return next((most for ranks, most in _MOST if world_size <= ranks), _MOST_OF_THOUSANDS)
+
+
+def most_at_an_end(world_size: int) -> int:
+    """The same once ranks have failed: asked for once, so they may be more."""
+    return min(_MOST_AT_AN_END, 4 * most_entries(world_size))
 
 
 def in_thousands(world_size: int) -> bool:
