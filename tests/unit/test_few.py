@@ -10,10 +10,10 @@ from harness import orders as o
 from harness.diagnosis.hang import firsts
 from harness.incidents import Verdict
 from harness.policy import Policy
-from harness.recovery import watching
+from harness.recovery import failing, watching
 from harness.sightings import Pulse
 from tests.replay.job import Do, Job
-from tests.replay.world import SECOND, World
+from tests.replay.world import CRY, SECOND, World
 
 NODES, NPROC, FIRST = 24, 2, 8
 AWAY, FROZEN = Do(""), Do("", frozen=True)
@@ -165,3 +165,45 @@ def test_few_never_say_otherwise_than_all(seed: int, monkeypatch: pytest.MonkeyP
     of_all = judged(hung(job))
     same = (few.verdict, few.first_failing) == (of_all.verdict, of_all.first_failing)
     assert same or (len(ranks) == 2 and set(few.first_failing) <= set(ranks))
+
+
+# --- a rank fails -------------------------------------------------------------------------------
+
+
+def failed(*ranks: int, message: str = "a batch of another shape", traceback: str = "") -> World:
+    world = hung(job_of(turn(13, 14, AWAY)))
+    for rank in ranks:
+        world.raises(rank, "ValueError", message, traceback=traceback)
+        world.exit(rank, 1)
+    return world
+
+
+def test_an_exception_needs_no_look_at_all_others() -> None:
+    world = failed(40)
+    verdict = judged(world)
+    assert (verdict.verdict, verdict.first_failing) == ("exception", (40,))
+    assert asked(world)[0] == FIRST + 1
+    assert 13 in verdict.innocent
+    assert "30 others were not looked at" in verdict.reason
+    assert 40 // NPROC in world.state.collections[0].asked
+
+
+def test_nodes_of_ranks_that_fail_later_are_asked_too() -> None:
+    world = failed(40)
+    world.raises(5, "ValueError", "another")
+    assert 5 // NPROC in world.state.collections[0].asked
+    assert judged(world).first_failing == (40,)
+
+
+@pytest.mark.parametrize("message", ["a batch of another shape", CRY])
+def test_what_is_raised_in_a_collective_is_held_against_all(message: str) -> None:
+    world = failed(40, message=message, traceback="torch/distributed/distributed_c10d.py")
+    judged(world)
+    assert asked(world)[0] == NODES
+
+
+def test_where_many_fail_all_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failing, "_FEW_NODES", 2)
+    world = failed(4, 8, 12)
+    assert asked(world) == [NODES]
+    assert judged(world).first_failing == (4, 8, 12)
