@@ -46,7 +46,10 @@ def watch(
     at_ns = suspect_at_ns(attempt, policy)
     if at_ns is None or now_ns < at_ns or not reachable:
         return []
-    first = nodes_to_ask(attempt, reachable) if in_thousands(attempt.world_size) else reachable
+    first = reachable
+    if in_thousands(attempt.world_size):
+        apart_ns = int(policy.reports_apart(len(attempt.nodes)) * 1e9)
+        first = nodes_to_ask(attempt, reachable, attempt.stillest_ns + 2 * apart_ns)
     return _ask(first, attempt, policy, next_collection(state), next_id(state))
 
 

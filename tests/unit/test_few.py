@@ -142,6 +142,22 @@ def test_a_rank_that_no_pulse_gives_away_is_found_all_the_same() -> None:
     assert asked(world)[0] == NODES
 
 
+def test_ranks_that_go_on_are_not_asked_for_being_alone_with_their_count() -> None:
+    """Jobs side by side in one world: one of them stands, all ranks of it alike."""
+    world = hung(job_of(turn(0, 14, AWAY)), begun=lambda rank: 0 if rank < 6 else 100 + rank)
+    still_by_ns = world.now_ns
+    world.now_ns += 5 * SECOND
+    for node in range(3, NODES):
+        pulses = [
+            Pulse(rank=rank, step=12, phase="step", heartbeat_ns=1, collectives=500 + rank)
+            for rank in (2 * node, 2 * node + 1)
+        ]
+        world.say(e.PulsesRead(node_rank=node, pulses=tuple(pulses)), node, plan=False)
+    found = firsts.nodes_to_ask(world.state.attempts[-1], set(range(NODES)), still_by_ns)
+    assert len(found) == FIRST
+    assert {0, 1, 2} <= found
+
+
 def test_few_that_agree_are_no_majority() -> None:
     odd = [turn(rank, 12, Do("dp", size=7)) for rank in (12, 18, 24)]  # of eight in their dp group
     world = hung(job_of(both(*odd), pp=3))
@@ -161,7 +177,7 @@ def test_few_never_say_otherwise_than_all(seed: int, monkeypatch: pytest.MonkeyP
     if not job.hangs:
         return
     few = judged(hung(job))
-    monkeypatch.setattr(watching, "nodes_to_ask", lambda attempt, reachable: reachable)
+    monkeypatch.setattr(watching, "nodes_to_ask", lambda attempt, reachable, still_by_ns: reachable)
     of_all = judged(hung(job))
     same = (few.verdict, few.first_failing) == (of_all.verdict, of_all.first_failing)
     assert same or (len(ranks) == 2 and set(few.first_failing) <= set(ranks))
