@@ -72,7 +72,7 @@ def open_collection(state: RunState, attempt: AttemptState) -> Collection | None
 def evidence_by_ns(state: RunState, collection: Collection) -> int:
     """When evidence is no longer waited for."""
     assert state.run is not None
-    return collection.ordered_ns + int(state.run.policy.evidence_budget * 1e9)
+    return collection.asked_ns + int(state.run.policy.evidence_budget * 1e9)
 
 
 def _asked(nodes: set[int], ask: o.CollectEvidence) -> list[Decision]:

@@ -114,7 +114,7 @@ def _answered_by_ns(state: RunState, look: Collection) -> int:
         default=0,
     )
     most_ns = budget_ns * _MOST_BUDGETS
-    return look.ordered_ns + max(budget_ns, min(took_ns + took_ns // 2, most_ns))
+    return look.asked_ns + max(budget_ns, min(took_ns + took_ns // 2, most_ns))
 
 
 def _judged_again_ns(attempt: AttemptState, look: Collection) -> int:
