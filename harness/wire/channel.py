@@ -20,6 +20,12 @@ PID_KEY = "harness-pid"
 HEARTBEAT = 0.5
 """Seconds after which a link with nothing to say says so."""
 
+
+def nnodes_text(least: int, most: int) -> str:
+    """`2:4` of the least and most nodes of a run, `4` where they are the same or none is least."""
+    return str(most) if least in (0, most) else f"{least}:{most}"
+
+
 _ACKS_APART, _OF_MANY = 1.5, 2.5
 """Seconds between two acknowledgements of records; a batch of none asks for one at once. They are
 as dear as the records, and all that waits for one is an agent that is about to leave."""
