@@ -7,12 +7,15 @@ from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
 
-from harness.collectives import Collective, Columns, Recorded, Terms, is_done, same_input
+from harness.collectives import Collective, Terms, is_done, same_input
+from harness.columns import Columns, Recorded
 from harness.diagnosis.waits.record import Call, Group, Pending, Step, Track
 
 _record_id = attrgetter("record_id")
 _ALONE = "a group of its own"
 """Role of a group that no other rank is in: what is called there concerns nobody."""
+_LONGEST_GAP = 1 << 16
+"""Between two calls of a group, where one that never finished is kept beside the newest ones."""
 
 
 def recorded(
@@ -207,6 +210,9 @@ class Growing:
             self.sites.append(site)
             return
         if at < 0:
+            return
+        if at > len(self.calls) + _LONGEST_GAP:  # what is older is compared with nobody's
+            self.first, self.calls, self.sites = seq, [call], [site]
             return
         self.calls.extend([None] * (at + 1 - len(self.calls)))
         self.sites.extend([""] * (at + 1 - len(self.sites)))
