@@ -78,6 +78,12 @@ def _of_columns(
 def roles(groups: Sequence[Group]) -> tuple[str, ...]:
     """What each of a rank's groups is to it. Those that nobody has described are told apart by size
     and by the order in which they were made: their names are others on every rank, but counted."""
+    known = [
+        group.desc if (ranks := group.ranks) is None or len(ranks) != 1 else _ALONE
+        for group in groups
+    ]
+    if "" not in known and "undefined" not in known:  # nearly always, and there are thousands
+        return tuple(known)
     seen: Counter[int] = Counter()
     found = [group.label for group in groups]
     for at in sorted(range(len(groups)), key=lambda at: _made_as(groups[at])):
