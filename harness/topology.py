@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+MOST_RANKS = 1 << 20
+"""Ranks of one run, and so members of a group."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRanks:

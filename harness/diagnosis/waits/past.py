@@ -7,12 +7,15 @@ from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
 
-from harness.collectives import Collective, Columns, Recorded, Terms, is_done, same_input
+from harness.collectives import Collective, Terms, is_done, same_input
+from harness.columns import Columns, Recorded
 from harness.diagnosis.waits.record import Call, Group, Pending, Step, Track
 
 _record_id = attrgetter("record_id")
 _ALONE = "a group of its own"
 """Role of a group that no other rank is in: what is called there concerns nobody."""
+_LONGEST_GAP = 1 << 16
+"""Between two calls of a group, where one that never finished is kept beside the newest ones."""
 
 
 def recorded(
@@ -75,6 +78,12 @@ def _of_columns(
 def roles(groups: Sequence[Group]) -> tuple[str, ...]:
     """What each of a rank's groups is to it. Those that nobody has described are told apart by size
     and by the order in which they were made: their names are others on every rank, but counted."""
+    known = [
+        group.desc if (ranks := group.ranks) is None or len(ranks) != 1 else _ALONE
+        for group in groups
+    ]
+    if "" not in known and "undefined" not in known:  # nearly always, and there are thousands
+        return tuple(known)
     seen: Counter[int] = Counter()
     found = [group.label for group in groups]
     for at in sorted(range(len(groups)), key=lambda at: _made_as(groups[at])):
@@ -207,6 +216,9 @@ class Growing:
             self.sites.append(site)
             return
         if at < 0:
+            return
+        if at > len(self.calls) + _LONGEST_GAP:  # what is older is compared with nobody's
+            self.first, self.calls, self.sites = seq, [call], [site]
             return
         self.calls.extend([None] * (at + 1 - len(self.calls)))
         self.sites.extend([""] * (at + 1 - len(self.sites)))

@@ -120,6 +120,9 @@ class Creation:
     """Empty when it has none yet."""
 
 
+Begun = tuple[str, tuple[int, ...]]
+"""Name and global ranks of a group whose creation has begun; one object for all ranks that tell of
+it alike."""
 P2pKey = tuple[int, bool, str]
 """Peer (global rank), whether it is a send, and name of the group (or group and tag)."""
 
@@ -164,8 +167,8 @@ class RankWait:
     """Whether it stands in what it has pending; False when its main thread is seen elsewhere."""
     ended: str = ""
     """How its process ended, when it left without an error."""
-    made: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Name and global ranks of each group whose creation it has begun, oldest first."""
+    made: tuple[Begun, ...] = ()
+    """Groups whose creation it has begun, oldest first."""
     apart: tuple[str, ...] = ()
     """Conditions on the rank that it stands below, as `file:line: source`."""
 
