@@ -15,7 +15,7 @@ from harness import events as e
 from harness.collectives import Collective, GroupCreation
 from harness.incidents import Where
 from harness.packing import packed
-from harness.recovery.watching import in_thousands, most_entries
+from harness.recovery.watching import in_thousands, most_at_an_end, most_entries
 from harness.sightings import (
     Activity,
     Flow,
@@ -30,6 +30,7 @@ from harness.topology import Mesh
 RUN = "scale"
 STEP_SECONDS = 0.25
 _TRAIN = "/home/u/train.py"
+_BREAKS = Where(file=_TRAIN, line=118, function="Trainer.step")
 _LIBRARY = "/home/u/venv/lib/python3.11/site-packages/torch"
 _INSIDE = (
     Frame(file=f"{_LIBRARY}/distributed/distributed_c10d.py", line=3252, function="all_reduce"),
@@ -85,11 +86,25 @@ class World:
     def hang(self) -> None:
         """From now on nobody makes progress."""
         self.hung, self._hung_ns = True, time.time_ns()
+        self._told.clear()
 
-    def prepare(self) -> None:
-        """Make what looks will show: it takes seconds."""
+    def crash(self) -> list[tuple[str, bytes]]:
+        """What its agent says of the rank that raises, instead of leaving something out."""
+        now, rank = time.time_ns(), self.stuck
+        raised = e.WorkerRaised(
+            rank=rank, exc_type="ValueError", message="a batch of another shape", where=_BREAKS,
+            traceback="", raised_ns=now, collectives=3 * self.step, step=self.step,
+        )  # fmt: skip
+        gone = e.WorkerExited(
+            rank=rank, pid=20_000 + rank, exit_code=1, signal=None, exited_ns=now, ordered=False
+        )
+        return [(type(event).__name__, self.encode(event)) for event in (raised, gone)]
+
+    def prepare(self, harm: str) -> None:
+        """Make what looks will show after a hang or a crash: it takes seconds."""
+        most = most_entries(self.size) if harm == "hang" else most_at_an_end(self.size)
         for node in range(self.nodes):
-            self._evidence(node, most_entries(self.size), in_thousands(self.size))
+            self._evidence(node, most, in_thousands(self.size))
 
     @property
     def step(self) -> int:
@@ -130,8 +145,11 @@ class World:
             rank=0, step=step, phase="step", heartbeat_ns=time.monotonic_ns(), step_ns=now,
             loss=2.5, tokens=step * 4096, total_steps=100_000, collectives=3 * step,
         )  # fmt: skip
-        first = node * PER_NODE
-        pulses = tuple(replace(pulse, rank=first + local) for local in range(PER_NODE))
+        ranks = range(node * PER_NODE, (node + 1) * PER_NODE)
+        more = self._begun if self.hung else lambda _: 0
+        pulses = tuple(
+            replace(pulse, rank=rank, collectives=3 * step + more(rank)) for rank in ranks
+        )
         return self.encode(e.PulsesRead(node_rank=node, pulses=pulses))
 
     def arrivals(self, node: int, count: int) -> bytes:
@@ -279,6 +297,10 @@ class World:
         if rank // PER_NODE == self.stuck // PER_NODE:
             return 2 if rank == self.stuck else 0
         return 1 if mine["pp"] == odd["pp"] and mine["tp"] != odd["tp"] else 2
+
+    def _begun(self, rank: int) -> int:
+        """Of the operations of the step that hangs."""
+        return 1 + self._reached(rank) - (rank == self.stuck)
 
     def _operation(self, rank: int, number: int, record: int, *, retired: bool) -> Collective:
         kind, seq = _PHASES[number % 3], number // 3

@@ -69,6 +69,10 @@ def coordinates_text(coordinates: Mapping[str, int]) -> str:
     return " ".join(f"{name}{value}" for name, value in coordinates.items())
 
 
+_MOST_PARTS, _KEPT_PARTS = 24, 8
+"""Of a list in a sentence: nobody reads the thousand members of a group one by one."""
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """`[0, 1, 2, 5]` as `0-2,5`."""
     parts: list[str] = []
@@ -108,5 +112,12 @@ def ranks_of(runs: Runs) -> tuple[int, ...]:
 
 
 def ranks_name(ranks: Sequence[int]) -> str:
-    """`[3]` as `rank 3`, `[0, 1, 2]` as `ranks 0-2`."""
-    return f"rank{'' if len(set(ranks)) == 1 else 's'} {ranks_text(ranks)}"
+    """`[3]` as `rank 3`, `[0, 1, 2]` as `ranks 0-2`; of very many the first, and how many more."""
+    many = sorted(set(ranks))
+    text = ranks_text(many)
+    parts = text.split(",")
+    if len(parts) > _MOST_PARTS:
+        kept = ",".join(parts[:_KEPT_PARTS])
+        last = int(parts[_KEPT_PARTS - 1].rpartition("-")[2])
+        text = f"{kept} and {sum(rank > last for rank in many):,} more"
+    return f"rank{'' if len(many) == 1 else 's'} {text}"

@@ -197,7 +197,8 @@ def _collective(waits: Waits, members: Members, head: Pending) -> Op:
     for rank in everybody:
         wait = waits.ranks.get(rank)
         if wait is None:
-            silent.append(rank)
+            if rank not in waits.unasked:
+                silent.append(rank)
             continue
         track = members.track(rank, group) or _NO_TRACK
         call = track.at(seq)
@@ -262,7 +263,8 @@ def _point_to_point(waits: Waits, wait: RankWait, op: Pending) -> Op:
     for peer in op.peers:
         other = waits.ranks.get(peer)
         if other is None:
-            silent.append(peer)
+            if peer not in waits.unasked:
+                silent.append(peer)
             continue
         theirs = _other_end(other, wait.rank, op)
         at = _ordinal(wait, other, op, theirs)
@@ -356,7 +358,8 @@ def _creation(waits: Waits, creation: Creation) -> Op:
     for rank in creation.ranks:
         wait = waits.ranks.get(rank)
         if wait is None:
-            silent.append(rank)
+            if rank not in waits.unasked:
+                silent.append(rank)
         elif _makes(wait, creation):
             continue
         elif _has_made(wait, creation):

@@ -204,6 +204,9 @@ class Waits:
     world_size: int
     ranks: Mapping[int, RankWait]
     unreadable: frozenset[int] = frozenset()
+    unasked: frozenset[int] = frozenset()
+    """Ranks that nobody has looked at (yet), of which nothing is claimed: they are in no operation,
+    and no operation lacks them."""
     shown_by: Callable[[int], EvidenceRef | None] | None = None
     """Where the waits of a rank are to be seen, when its own record does not say."""
 
