@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from harness.collectives import GroupCreation
+from harness.topology import runs_of
 
 CAPACITY = 2048
 """Of the rank's own groups, which are numbered from 1."""
@@ -158,18 +159,7 @@ def _text(raw: bytes) -> str:
 
 def _pack_ranks(ranks: Sequence[int]) -> bytes:
     """As runs `first:step:count`: the groups of a mesh are one or few. Empty when too long."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs:
-            run = runs[-1]
-            if run[2] == 1 and rank != run[0]:
-                run[1], run[2] = rank - run[0], 2
-                continue
-            if run[2] > 1 and rank == run[0] + run[1] * run[2]:
-                run[2] += 1
-                continue
-        runs.append([rank, 1, 1])
-    text = ",".join(":".join(map(str, run)) for run in runs).encode()
+    text = ",".join(":".join(map(str, run)) for run in runs_of(ranks)).encode()
     return text if len(text) <= 320 else b""
 
 
