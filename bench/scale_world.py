@@ -275,7 +275,7 @@ class World:
     def _traffic(self, rank: int, host: str) -> Traffic:
         """With the other ranks of its node, and with two neighbours in a ring over others."""
         node, first = rank // PER_NODE, rank // PER_NODE * PER_NODE
-        beside = tuple(range(first, first + PER_NODE))
+        beside = tuple(other for other in range(first, first + PER_NODE) if other != rank)
         flows = [
             Flow(
                 local=host, remote=host, peers=beside, connections=17,

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TypeVar, overload
 
 from harness.collectives import Collective, GroupCreation, PointToPoint, Terms
+from harness.sightings import Flow
 
 T = TypeVar("T")
 
@@ -88,15 +89,19 @@ class Recorded(Entries[Collective]):
     """The entries of one rank's record: what it has in common with other ranks, the names of its
     own groups, and when each entry began, as nanoseconds since the one before it."""
 
-    __slots__ = ("apart_ns", "columns", "names")
+    __slots__ = ("_last_ns", "apart_ns", "columns", "names")
 
     def __init__(self, columns: Columns, names: tuple[str, ...], apart_ns: tuple[int, ...]) -> None:
         self.columns, self.names, self.apart_ns = columns, names, apart_ns
+        # Nearly always the one that is asked for; later on each of the numbers is far away in
+        # memory.
+        self._last_ns = sum(apart_ns)
         self._entries = None
 
     def created_ns(self, at: int) -> int:
         """Of the entry at this place."""
-        return sum(self.apart_ns[: at + 1])
+        last = at == len(self.apart_ns) - 1
+        return self._last_ns if last else sum(self.apart_ns[: at + 1])
 
     def _made(self) -> Iterator[Collective]:
         it = self.columns
@@ -190,9 +195,12 @@ class MadeGroup:
 
 
 class Creations(Entries[GroupCreation]):
-    """The groups that one rank has made, with its own `places` in them; times as in `Exchanged`."""
+    """The groups that one rank has made, with its own `places` in them; times as in `Exchanged`.
 
-    __slots__ = ("apart_ns", "groups", "places", "took_ns")
+    `all_ended`: it is certain, without a look, that the rank is in none of them.
+    """
+
+    __slots__ = ("all_ended", "apart_ns", "groups", "places", "took_ns")
 
     def __init__(
         self,
@@ -203,12 +211,8 @@ class Creations(Entries[GroupCreation]):
     ) -> None:
         self.groups, self.places = groups, places
         self.apart_ns, self.took_ns = apart_ns, took_ns
+        self.all_ended = min(took_ns, default=0) >= 0
         self._entries = None
-
-    @property
-    def all_ended(self) -> bool:
-        """That the rank is in none of them is certain, and costs next to nothing to know."""
-        return min(self.took_ns, default=0) >= 0
 
     def _made(self) -> Iterator[GroupCreation]:
         rows = zip(
@@ -222,3 +226,34 @@ class Creations(Entries[GroupCreation]):
 
     def __len__(self) -> int:
         return len(self.groups)
+
+
+# --- connections ---------------------------------------------------------------------------------
+
+FLOW_NUMBERS = 9
+
+
+class Flows(Entries[Flow]):
+    """The connections of one rank: `peers` of each, and FLOW_NUMBERS `numbers`, places of the
+    addresses in `hosts` and then the other fields of a `Flow` in their order."""
+
+    __slots__ = ("hosts", "numbers", "peers")
+
+    def __init__(
+        self, hosts: tuple[str, ...], peers: tuple[tuple[int, ...], ...], numbers: tuple[int, ...]
+    ) -> None:
+        self.hosts, self.peers, self.numbers = hosts, peers, numbers
+        self._entries = None
+
+    def _made(self) -> Iterator[Flow]:
+        rows = zip(*(self.numbers[at::FLOW_NUMBERS] for at in range(FLOW_NUMBERS)), strict=True)
+        for peers, row in zip(self.peers, rows, strict=True):
+            local, remote, connections, sent, received, total, pending, tries, unanswered = row
+            yield Flow(
+                local=self.hosts[local], remote=self.hosts[remote], peers=peers,
+                connections=connections, sent_bytes=sent, received_bytes=received,
+                total_bytes=total, pending_bytes=pending, tries=tries, unanswered=bool(unanswered),
+            )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.peers)

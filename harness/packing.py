@@ -1,15 +1,18 @@
 """Evidence of the ranks of one node as one line: what they have in common is written once.
 
     {"node_rank": 5, "stacks": [...], "records": [...], "groups": [...], "messages": [...],
+     "hosts": [...],
      "ranks": [{"taken": {...}, "stack": 0, "record": 0, "groups": [...], "apart_ns": [...],
                 "made": [...], "places": [...], "made_apart_ns": [...], "made_took_ns": [...],
-                "exchanged": 0, "message_groups": [...], ...}, ...]}
+                "exchanged": 0, "message_groups": [...], ...,
+                "peers": [[...], ...], "flows": [...]}, ...]}
 
 `stacks` are the frames of an EvidenceTaken and what follows from them, `records` the columns of its
 flight record (`harness.columns`), `messages` those of its messages; each rank has its place in
 each, and beside it the names of its process groups there and the nanoseconds since the entry
 before. `groups` are process groups, their members as runs; `made` are the places of those that the
-rank has made, and `places` its own in them. A journal of thousands of ranks is read in a tenth of
+rank has made, and `places` its own in them. `flows` are those of its traffic, in numbers, `hosts`
+the addresses that they name by place. A journal of thousands of ranks is read in a tenth of
 the time: what many nodes have is decoded once.
 """
 
@@ -17,15 +20,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from harness.collectives import Collective, GroupCreation, PointToPoint
 from harness.columns import (
+    FLOW_NUMBERS,
     Columns,
     Creations,
     Exchanged,
+    Flows,
     Kind,
     MadeGroup,
     MessageColumns,
@@ -35,12 +40,17 @@ from harness.columns import (
 from harness.incidents import Where
 from harness.observations import EvidenceOfNode, EvidenceTaken
 from harness.packedgroups import MOST_MEMBERS, groups_of
-from harness.sightings import Frame
+from harness.sightings import Flow, Frame
 from harness.topology import MOST_RANKS, Runs, runs_of
 
 _KEPT = 1024
 _LATEST_NS = 1 << 63
 _FARTHEST = 1 << 62
+
+
+_Place = Annotated[int, msgspec.Meta(ge=0)]
+_Apart = Annotated[int, msgspec.Meta(ge=0)]
+_Took = Annotated[int, msgspec.Meta(ge=-_FARTHEST, le=_FARTHEST)]
 
 
 class _Stack(msgspec.Struct):
@@ -56,14 +66,16 @@ class _Rank(msgspec.Struct):
     record: int = -1
     groups: tuple[str, ...] = ()
     apart_ns: tuple[int, ...] = ()
-    made: tuple[int, ...] = ()
+    made: tuple[_Place, ...] = ()
     places: tuple[int, ...] = ()
-    made_apart_ns: tuple[int, ...] = ()
-    made_took_ns: tuple[int, ...] = ()
+    made_apart_ns: tuple[_Apart, ...] = ()
+    made_took_ns: tuple[_Took, ...] = ()
     exchanged: int = -1
     message_groups: tuple[str, ...] = ()
-    message_apart_ns: tuple[int, ...] = ()
-    message_took_ns: tuple[int, ...] = ()
+    message_apart_ns: tuple[_Apart, ...] = ()
+    message_took_ns: tuple[_Took, ...] = ()
+    peers: tuple[tuple[int, ...], ...] = ()
+    flows: tuple[int, ...] = ()
 
 
 class _Node(msgspec.Struct):
@@ -73,6 +85,7 @@ class _Node(msgspec.Struct):
     ranks: tuple[_Rank, ...] = ()
     groups: tuple[msgspec.Raw, ...] = ()
     messages: tuple[msgspec.Raw, ...] = ()
+    hosts: tuple[str, ...] = ()
 
 
 _nodes = msgspec.json.Decoder(_Node)
@@ -102,6 +115,7 @@ class _Table:
 class _Packer:
     def __init__(self) -> None:
         self.stacks, self.records, self.groups, self.messages = (_Table() for _ in range(4))
+        self.hosts: dict[str, int] = {}
         self._runs: dict[int, tuple[tuple[int, ...], Runs]] = {}
         """By identity of the ranks, which are kept for that: ranks of one node have one object for
         the world."""
@@ -123,6 +137,9 @@ class _Packer:
             if packed is not None:
                 alone[name] = ()
                 one |= packed
+        if taken.traffic is not None and taken.traffic.flows:
+            alone["traffic"] = replace(taken.traffic, flows=())
+            one |= self._flows(taken.traffic.flows)
         return {"taken": replace(taken, **alone), **one}
 
     def _recorded(self, taken: EvidenceTaken) -> dict[str, Any] | None:
@@ -134,7 +151,7 @@ class _Packer:
     def _exchanged(self, taken: EvidenceTaken) -> dict[str, Any] | None:
         columns, names = _messages_in_columns(taken)
         apart_ns, took_ns = _times(taken.p2p)
-        if not _are_times(apart_ns, took_ns) or not _near((taken.rank, *columns.ends)):
+        if not _in_order(apart_ns, took_ns) or not _near((taken.rank, *columns.ends)):
             return None
         return {
             "exchanged": self.messages.place(columns),
@@ -143,10 +160,21 @@ class _Packer:
             "message_took_ns": took_ns,
         }
 
+    def _flows(self, flows: Sequence[Flow]) -> dict[str, Any]:
+        numbers: list[int] = []
+        for flow in flows:
+            numbers += (self._host(flow.local), self._host(flow.remote), flow.connections)
+            numbers += (flow.sent_bytes, flow.received_bytes, flow.total_bytes)
+            numbers += (flow.pending_bytes, flow.tries, int(flow.unanswered))
+        return {"peers": [flow.peers for flow in flows], "flows": numbers}
+
+    def _host(self, address: str) -> int:
+        return self.hosts.setdefault(address, len(self.hosts))
+
     def _made(self, taken: EvidenceTaken) -> dict[str, Any] | None:
         apart_ns, took_ns = _times(taken.groups)
         runs = [self._runs_of(made.ranks) for made in taken.groups]
-        if None in runs or not _are_times(apart_ns, took_ns):
+        if None in runs or not _in_order(apart_ns, took_ns):
             return None
         return {
             "made": [
@@ -183,6 +211,7 @@ def packed(event: EvidenceOfNode) -> dict[str, Any]:
         "records": packer.records.raw(),
         "groups": packer.groups.raw(),
         "messages": packer.messages.raw(),
+        "hosts": list(packer.hosts),
         "ranks": ranks,
     }
 
@@ -247,14 +276,19 @@ def _times(
     return apart_ns, tuple(entry.ended_ns - entry.begun_ns for entry in entries)
 
 
-def _are_times(apart_ns: Sequence[int], took_ns: Sequence[int] = ()) -> bool:
+def _are_times(apart_ns: Sequence[int]) -> bool:
     """Whether what they add up to are numbers that a line can hold."""
-    return sum(map(abs, apart_ns)) + max(map(abs, took_ns), default=0) < _LATEST_NS
+    return sum(map(abs, apart_ns)) < _LATEST_NS
 
 
-def _near(ranks: Sequence[int]) -> bool:
+def _in_order(apart_ns: Sequence[int], took_ns: Sequence[int]) -> bool:
+    """The same, and that nothing begins before the entry before it."""
+    return min(apart_ns) >= 0 and sum(apart_ns) < _FARTHEST and _near(took_ns)
+
+
+def _near(numbers: Sequence[int]) -> bool:
     """Whether sums of two are numbers that a line can hold."""
-    return max(map(abs, ranks), default=0) < _FARTHEST
+    return max(map(abs, numbers), default=0) < _FARTHEST
 
 
 # --- out of a line -------------------------------------------------------------------------------
@@ -280,6 +314,8 @@ def unpacked(raw: msgspec.Raw) -> EvidenceOfNode:
             object.__setattr__(taken, "groups", _creations(one, groups))
         if one.exchanged >= 0:
             object.__setattr__(taken, "p2p", _exchanged(one, _at(messages, one.exchanged)))
+        if one.flows:
+            _put_flows(one, node.hosts)
     return EvidenceOfNode(node_rank=node.node_rank, taken=tuple([one.taken for one in node.ranks]))
 
 
@@ -301,11 +337,12 @@ def _creations(one: _Rank, groups: Sequence[MadeGroup]) -> Creations:
     count = len(one.made)
     if not len(one.places) == len(one.made_apart_ns) == len(one.made_took_ns) == count:
         raise msgspec.ValidationError("places or times that do not belong to the groups")
-    if not _within(one.made, len(groups)):
-        raise msgspec.ValidationError("a group that is not listed")
-    if not _are_times(one.made_apart_ns, one.made_took_ns):
+    if sum(one.made_apart_ns) >= _FARTHEST:
         raise msgspec.ValidationError("groups made at no possible time")
-    made = tuple(map(groups.__getitem__, one.made))
+    try:
+        made = tuple(map(groups.__getitem__, one.made))
+    except IndexError:
+        raise msgspec.ValidationError("a group that is not listed") from None
     return Creations(made, one.places, one.made_apart_ns, one.made_took_ns)
 
 
@@ -316,13 +353,23 @@ def _exchanged(one: _Rank, columns: MessageColumns) -> Exchanged:
         or not len(one.message_apart_ns) == len(one.message_took_ns) == count
     ):
         raise msgspec.ValidationError("groups or times that do not belong to the messages")
-    if not _are_times(one.message_apart_ns, one.message_took_ns):
+    if sum(one.message_apart_ns) >= _FARTHEST:
         raise msgspec.ValidationError("messages at no possible time")
     if not -_FARTHEST < one.taken.rank < _FARTHEST:
         raise msgspec.ValidationError("messages with no possible rank")
     return Exchanged(
         columns, one.taken.rank, names, one.message_apart_ns, one.message_took_ns
     )  # fmt: skip
+
+
+def _put_flows(one: _Rank, hosts: tuple[str, ...]) -> None:
+    peers, numbers, traffic = one.peers, one.flows, one.taken.traffic
+    if traffic is None or len(numbers) != FLOW_NUMBERS * len(peers):
+        raise msgspec.ValidationError("connections that do not belong to the traffic")
+    places = numbers[::FLOW_NUMBERS] + numbers[1::FLOW_NUMBERS]
+    if not _within(places, len(hosts)):
+        raise msgspec.ValidationError("an address that is not listed")
+    object.__setattr__(traffic, "flows", Flows(hosts, peers, numbers))
 
 
 @lru_cache(maxsize=_KEPT)

@@ -13,10 +13,10 @@ from msgspec.json import encode as json_of
 from harness import codec, journal, packedgroups
 from harness import events as e
 from harness.collectives import Collective, GroupCreation, PointToPoint, Terms
-from harness.columns import Creations, Exchanged, Recorded
+from harness.columns import Creations, Exchanged, Flows, Recorded
 from harness.diagnosis.waits.live import rank_wait
 from harness.recovery import watching
-from harness.sightings import Frame
+from harness.sightings import Flow, Frame, Traffic
 from tests.replay.world import START_NS, WHERE, World, collective
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "replay" / "recordings").rglob("events.jsonl"))
@@ -130,6 +130,21 @@ def test_messages_of_every_shape_come_back(messages: tuple[PointToPoint, ...]) -
     assert hash(packed) == hash(plain)
 
 
+def test_traffic_comes_back() -> None:
+    flows = (
+        Flow(local="10.0.0.1", remote="10.0.0.1", peers=(0, 2), connections=3, total_bytes=2**62),
+        Flow(local="10.0.0.1", remote="::1", sent_bytes=1, received_bytes=2, pending_bytes=3,
+             tries=4, unanswered=True),
+    )  # fmt: skip
+    traffic = Traffic(seconds=0.4, flows=flows)
+    plain = e.EvidenceTaken(collection=0, rank=1, process=None, traffic=traffic)
+    packed, other = there_and_back(plain, replace(plain, traffic=Traffic(seconds=0.1)))
+    assert packed.traffic is not None
+    assert isinstance(packed.traffic.flows, Flows)
+    assert (list(packed.traffic.flows), hash(packed)) == (list(flows), hash(plain))
+    assert other.traffic == Traffic(seconds=0.1)
+
+
 def test_a_world_of_thousands_is_told_once_and_held_once() -> None:
     world = tuple(range(20_000))
 
@@ -205,12 +220,17 @@ def test_what_ranks_have_in_common_is_told_once() -> None:
         (("messages", 0, "numbers"), [1]),
         (("messages", 0, "ends"), [0, 1 << 62]),
         (("messages", 0, "kinds"), [0, 2]),
+        (("ranks", 0, "taken", "traffic"), None),
+        (("ranks", 0, "flows"), [0, 0, 1]),
+        (("ranks", 0, "peers"), []),
+        (("hosts",), []),
     ],
 )
 def test_a_line_that_does_not_fit_together_is_no_record(path: tuple[Any, ...], value: Any) -> None:
     taken = e.EvidenceTaken(
         collection=0, rank=0, process=None, collectives=(collective(0), collective(1)),
         groups=(made("0", 0, 1), made("1", 0)), p2p=(sent(1), sent(2)),
+        traffic=Traffic(seconds=0.4, flows=(Flow(local="a", remote="b"),)),
     )  # fmt: skip
     event = e.EvidenceOfNode(node_rank=0, taken=(taken,))
     line = json.loads(codec.encode(e.Record(stamp=STAMP, event=event)))

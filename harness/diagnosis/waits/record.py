@@ -8,6 +8,9 @@ from harness.collectives import GroupCreation, Terms
 from harness.incidents import EvidenceRef, Where
 from harness.sightings import ProcessFacts
 
+ALONE = "a group of its own"
+"""Role of a group that no other rank is in: what is called there concerns nobody."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -21,6 +24,12 @@ class Group:
     name: str
     desc: str
     ranks: tuple[int, ...] | None = None
+    role: str = field(init=False, compare=False, repr=False)
+    """What it is to its members: `desc`, or that no other rank is in it; empty when nobody says."""
+
+    def __post_init__(self) -> None:
+        alone = self.ranks is not None and len(self.ranks) == 1
+        object.__setattr__(self, "role", ALONE if alone else self.desc if self.described else "")
 
     def __hash__(self) -> int:
         return hash(self.name)  # thousands of ranks are not hashed again and again
@@ -65,7 +74,8 @@ def end_of(rank: int) -> str:
     return f"rank {rank}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# One that may be changed is made in a third of the time, and there are tens of thousands.
+@dataclass(slots=True, kw_only=True)
 class Pending:
     """An operation that has been called and has not finished.
 
@@ -127,7 +137,7 @@ P2pKey = tuple[int, bool, str]
 """Peer (global rank), whether it is a send, and name of the group (or group and tag)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RankWait:
     """One rank. `pending` is in the order of its calls: the first is what it waits in.
 
