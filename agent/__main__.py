@@ -62,7 +62,7 @@ def adopt_orphans(runtime_dir: Path) -> None:
 
 async def _supervise(job: Job, runtime_dir: Path, controller: str) -> int:
     from harness.wire.agent_link import AgentLink
-    from harness.wire.channel import heartbeat_of
+    from harness.wire.channel import heartbeat_of, nnodes_text
     from harness.wire.tls import Tls
 
     link = AgentLink(
@@ -73,6 +73,7 @@ async def _supervise(job: Job, runtime_dir: Path, controller: str) -> int:
         pid=os.getpid(),
         token=job.token,
         tls=Tls.of_job(job),
+        nnodes=nnodes_text(job.min_nodes, job.nnodes),
         heartbeat=heartbeat_of(job.policy, job.nnodes),
         controller_timeout=job.policy.controller_timeout,
         notice=lambda text: print(f"harness: {text}", file=sys.stderr, flush=True),

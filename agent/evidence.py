@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.agent import activity, branches, flight, processes, spyreport, stacks
 from harness.agent.connections import Connections
+from harness.agent.recordlogs import MOST_GROUPS_OF_OTHERS
 from harness.agent.workers import Worker
 from harness.collectives import Collective
 from harness.events import EvidenceTaken
@@ -95,6 +96,7 @@ class Scene:
         else:
             self._of_the_dead()
         apart = 0.0 if first is None or second is None else second.at - first.at
+        most = self._order.most
         return EvidenceTaken(
             collection=self._order.collection,
             rank=worker.rank,
@@ -102,12 +104,12 @@ class Scene:
             frames=self._frames[: spyreport.MOST_FRAMES],
             frames_by=self._frames_by,
             user_frame=spyreport.user_frame(self._frames),
-            collectives=_newest(self._collectives, min(self._order.most, flight.MOST_ENTRIES)),
+            collectives=_newest(self._collectives, min(most, flight.MOST_ENTRIES)),
             last_lines=self._last_lines(),
             files=tuple(self._files),
             missing=tuple(self._missing),
-            p2p=worker.logs.operations(self._order.most),
-            groups=worker.logs.groups(),
+            p2p=worker.logs.operations(most),
+            groups=worker.logs.groups(most if self._order.together else MOST_GROUPS_OF_OTHERS),
             children=self._children,
             threads=self._threads,
             record_age=self._record_age,

@@ -9,6 +9,7 @@ from harness import events as e
 from harness.agent import filecheck, setups, torn
 from harness.agent.workers import Worker
 from harness.sightings import ExceptionInHand
+from harness.topology import MOST_RANKS, Runs, ranks_of
 
 _FACTS: dict[str, Any] = {
     cls.__name__: cls
@@ -50,6 +51,8 @@ def event_of(worker: Worker, fact: dict[str, Any], node_rank: int) -> e.Event | 
             return msgspec.convert(
                 {**fact, "kind": "refused", "node_rank": node_rank}, e.CheckpointFlaw
             )
+        if "runs" in fact:
+            fact["ranks"] = _members(fact.pop("runs"))
         event: e.Event = msgspec.convert({**fact, "rank": worker.rank}, _FACTS[kind])
     except (KeyError, msgspec.ValidationError) as error:
         raise BadFact(f"rank {worker.rank} sent a bad fact {kind!r}: {error}") from None
@@ -60,6 +63,14 @@ def event_of(worker: Worker, fact: dict[str, Any], node_rank: int) -> e.Event | 
     if isinstance(event, e.WorkerRaised) and not worker.raised.done():
         worker.raised.set_result(None)
     return event
+
+
+def _members(told: Any) -> tuple[int, ...]:
+    """Of a group that is told in runs, as those of thousands have to be."""
+    runs = msgspec.convert(told, Runs)
+    if sum(abs(count) for _, _, count in runs) > MOST_RANKS:
+        raise msgspec.ValidationError(f"a group of more than {MOST_RANKS} ranks")
+    return ranks_of(runs)
 
 
 def _flaw(path: str) -> str:

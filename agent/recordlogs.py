@@ -14,6 +14,9 @@ from harness.worker.sites import Call, SiteReader
 
 MOST_OPERATIONS = 64
 MOST_GROUPS = 256
+MOST_GROUPS_OF_OTHERS = 64
+"""Of those that the rank is not in: a number that means another group on other ranks is seen in any
+of the last ones. In runs of thousands they would be most of what a look tells."""
 
 
 class RecordLogs:
@@ -72,13 +75,14 @@ class RecordLogs:
         """Changes whenever an operation has begun or ended."""
         return self._p2p.newest()
 
-    def groups(self) -> tuple[GroupCreation, ...]:
-        """The creations of groups, oldest first: those the rank belongs to, is still in, or was in
-        last."""
+    def groups(self, most: int = MOST_GROUPS_OF_OTHERS) -> tuple[GroupCreation, ...]:
+        """The creations of groups, oldest first: those that the rank belongs to or is still in, and
+        others of the newest `most`."""
         made = list(self._groups.read().values())
-        kept = [group for group in made if group.member or not group.ended_ns]
-        last = [group for group in made[-MOST_OPERATIONS:] if group not in kept]
-        return tuple(sorted(kept[-MOST_GROUPS:] + last, key=lambda group: group.begun_ns))
+        kept = [group for group in made if group.member or not group.ended_ns][-MOST_GROUPS:]
+        newest = made[-most:] if most > 0 else []
+        last = [group for group in newest if not group.member and group.ended_ns]
+        return tuple(sorted(kept + last, key=lambda group: group.begun_ns))
 
 
 def _with_call(entry: Collective, calls: Sequence[Call], names: Mapping[int, str]) -> Collective:

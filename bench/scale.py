@@ -4,8 +4,9 @@
 
 A real controller on one core, agents over real gRPC from another process (bench/scale_agents.py):
 each has a connection of its own and reports 8 ranks HZ times a second. After a while one rank hangs
-and all others come to wait; the verdict must name it. Prints Markdown, writes
-bench/results/scale.md; exits 1 when a verdict was missing or wrong.
+and all others come to wait; the verdict must name it. In another run of as many, one rank raises an
+exception. Prints Markdown, writes bench/results/scale.md; exits 1 when a verdict was missing or
+wrong.
 """
 
 import argparse
@@ -63,6 +64,17 @@ class Measured:
     right: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """What came of a rank that raised, in another run of so many."""
+
+    verdict: float
+    """Seconds from its exception."""
+    cpu: float
+    """Of the controller until then, in seconds."""
+    right: bool
+
+
 class Controller:
     """A controller process of a run with `agents` nodes, on the first core of this process."""
 
@@ -112,9 +124,9 @@ class Controller:
 
 
 @contextmanager
-def agents_of(address: str, agents: int, hz: float) -> Iterator["subprocess.Popen[str]"]:
+def agents_of(address: str, agents: int, hz: float, harm: str) -> Iterator["subprocess.Popen[str]"]:
     simulated = subprocess.Popen(
-        [sys.executable, str(HERE / "scale_agents.py"), address, str(agents), str(hz)],
+        [sys.executable, str(HERE / "scale_agents.py"), address, str(agents), str(hz), harm],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -150,38 +162,60 @@ def grown_by(path: Path, word: bytes, count: int, seconds: float) -> None:
         raise RuntimeError(f"{seen} of {count} {word.decode()} within {seconds:g} s")
 
 
-def measure(agents: int, hz: float, seconds: float, folder: Path, profile: str) -> Measured:
+@contextmanager
+def running_job(
+    agents: int, hz: float, harm: str, folder: Path, profile: str = ""
+) -> Iterator[tuple[Controller, "subprocess.Popen[str]", float]]:
+    """A controller and its agents once all ranks train; and what the start took of its CPU."""
     controller = Controller(folder, agents, hz, profile)
-    ranks = agents * PER_NODE
     try:
         began = controller.cpu_seconds()
-        with agents_of(controller.address, agents, hz) as simulated:
-            grown_by(controller.journal, b'"type":"WorkerStarted"', ranks, _START_SECONDS)
-            started = controller.cpu_seconds() - began
+        with agents_of(controller.address, agents, hz, harm) as simulated:
+            started = b'"type":"WorkerStarted"'
+            grown_by(controller.journal, started, agents * PER_NODE, _START_SECONDS)
+            started_cpu = controller.cpu_seconds() - began
             time.sleep(_SETTLE_SECONDS)
             ask(simulated, "told")
-            cpu, size = controller.cpu_seconds(), controller.journal.stat().st_size
-            began = time.monotonic()
-            time.sleep(seconds)
-            passed = time.monotonic() - began
-            told = ask(simulated, "told")
-            cpu = controller.cpu_seconds() - cpu
-            size = controller.journal.stat().st_size - size
-            memory = controller.memory()
-            hung_ns, hung_cpu = ask(simulated, "hang")["at_ns"], controller.cpu_seconds()
-            grown_by(controller.journal, b'"type":"IncidentOpened"', 1, _VERDICT_SECONDS)
-            verdict_cpu = controller.cpu_seconds() - hung_cpu
+            yield controller, simulated, started_cpu
     finally:
         controller.end()
+
+
+def measure(agents: int, hz: float, seconds: float, folder: Path, profile: str) -> Measured:
+    with running_job(agents, hz, "hang", folder, profile) as (controller, simulated, started):
+        cpu, size = controller.cpu_seconds(), controller.journal.stat().st_size
+        began = time.monotonic()
+        time.sleep(seconds)
+        passed = time.monotonic() - began
+        told = ask(simulated, "told")
+        cpu = controller.cpu_seconds() - cpu
+        size = controller.journal.stat().st_size - size
+        memory = controller.memory()
+        hung_ns, hung_cpu = ask(simulated, "break")["at_ns"], controller.cpu_seconds()
+        grown_by(controller.journal, b'"type":"IncidentOpened"', 1, _VERDICT_SECONDS)
+        verdict_cpu = controller.cpu_seconds() - hung_cpu
     opened, looked, look_bytes = judged(controller.journal)
     verdict = opened.event.incident.verdict
     return Measured(
-        ranks=ranks, started=started, cpu=cpu / passed, reports=told["reports"] / passed,
-        median=told["median"], p99=told["p99"], late=told["late"] / max(1, told["reports"]),
-        memory=memory, growth=size / passed,
+        ranks=agents * PER_NODE, started=started, cpu=cpu / passed,
+        reports=told["reports"] / passed, median=told["median"], p99=told["p99"],
+        late=told["late"] / max(1, told["reports"]), memory=memory, growth=size / passed,
         verdict=(opened.stamp.wall_ns - hung_ns) / 1e9, looked=looked,
         look_bytes=look_bytes, verdict_cpu=verdict_cpu,
         right=verdict.first_failing == (World(agents).stuck,),
+    )  # fmt: skip
+
+
+def crash(agents: int, hz: float, folder: Path) -> Crashed:
+    with running_job(agents, hz, "crash", folder) as (controller, simulated, _):
+        raised_ns, cpu = ask(simulated, "break")["at_ns"], controller.cpu_seconds()
+        grown_by(controller.journal, b'"type":"IncidentOpened"', 1, _VERDICT_SECONDS)
+        cpu = controller.cpu_seconds() - cpu
+    opened, _, _ = judged(controller.journal)
+    verdict = opened.event.incident.verdict
+    return Crashed(
+        verdict=(opened.stamp.wall_ns - raised_ns) / 1e9, cpu=cpu,
+        right=verdict.verdict == "exception" and verdict.first_failing == (World(agents).stuck,),
     )  # fmt: skip
 
 
@@ -203,7 +237,7 @@ def judged(path: Path) -> tuple[Any, float, int]:
     raise RuntimeError("no incident in the journal")
 
 
-def row(of: list[Measured], first: Measured) -> str:
+def row(of: list[Measured], crashes: list[Crashed], first: Measured) -> str:
     """One line of the table: medians over `of`, cost of a rank beside that of `first`."""
 
     def middle(name: str) -> float:
@@ -226,7 +260,9 @@ def row(of: list[Measured], first: Measured) -> str:
         f"{middle('looked'):.2f}",
         f"{middle('verdict_cpu'):.2f}",
         f"{middle('look_bytes') / ranks:,.0f}",
-        f"{sum(it.right for it in of)} of {len(of)}",
+        f"{statistics.median(it.verdict for it in crashes):.2f}",
+        f"{statistics.median(it.cpu for it in crashes):.2f}",
+        f"{sum(it.right for it in [*of, *crashes])} of {len(of) + len(crashes)}",
         f"{middle('late'):.0%}",
     ]
     return "| " + " | ".join(cells) + " |"
@@ -236,7 +272,8 @@ COLUMNS = (
     "ranks", "reports a second", "controller, of a core", "µs of CPU a second and rank",
     "beside the first row", "start, ms of CPU a rank", "message to answer, median / p99 ms",
     "memory, MiB", "journal, bytes a second and rank", "hang to verdict, median / worst s",
-    "of it looking, s", "controller's CPU meanwhile, s", "evidence, bytes a rank", "right", "late",
+    "of it looking, s", "controller's CPU meanwhile, s", "evidence, bytes a rank",
+    "crash to verdict, s", "controller's CPU meanwhile, s", "right", "late",
 )  # fmt: skip
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
@@ -254,22 +291,24 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     rows, good, first = [HEAD], True, None
     for agents in map(int, options.agents.split(",")):
-        done = []
-        for _ in range(options.times):
-            with tempfile.TemporaryDirectory(prefix="harness-scale-") as name:
-                try:
-                    one = measure(agents, options.hz, options.seconds, Path(name), options.profile)
-                except RuntimeError as error:
-                    good = False
-                    rows.append(f"| {agents * PER_NODE:,} | {error} |" + " |" * (len(COLUMNS) - 2))
-                    continue
-            print(one, file=sys.stderr, flush=True)
-            done.append(one)
-        if not done:
+        done, crashes = [], []
+        try:
+            for _ in range(options.times):
+                with tempfile.TemporaryDirectory(prefix="harness-scale-") as name:
+                    folder = Path(name)
+                    one = measure(agents, options.hz, options.seconds, folder, options.profile)
+                print(one, file=sys.stderr, flush=True)
+                done.append(one)
+                with tempfile.TemporaryDirectory(prefix="harness-scale-") as name:
+                    crashes.append(crash(agents, options.hz, Path(name)))
+                print(crashes[-1], file=sys.stderr, flush=True)
+        except RuntimeError as error:
+            good = False
+            rows.append(f"| {agents * PER_NODE:,} | {error} |" + " |" * (len(COLUMNS) - 2))
             continue
         first = first or done[0]
-        good = good and all(it.right for it in done)
-        rows.append(row(done, first))
+        good = good and all(it.right for it in [*done, *crashes])
+        rows.append(row(done, crashes, first))
     text = "\n".join(
         [
             "# Ten thousand ranks on one controller",

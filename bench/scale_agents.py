@@ -1,12 +1,12 @@
 """Simulated agents for bench/scale.py: the wire is real, the ranks are not.
 
-    python bench/scale_agents.py ADDRESS AGENTS HZ
+    python bench/scale_agents.py ADDRESS AGENTS HZ hang|crash
 
 Each agent has a connection of its own, joins, starts its ranks when told to, reports their pulses
 HZ times a second, arrivals as seldom as agents do in a world of that size, says that it lives as
-AgentLink does, and answers a look with evidence of every rank. Lines on stdin: `hang` (a rank
-leaves out a collective, all come to wait), `told` (what came of it since the last `told`, as one
-JSON line). Ends with its stdin.
+AgentLink does, and answers a look with evidence of every rank. Lines on stdin: `break` (a rank
+leaves out a collective, or raises and is gone, and all come to wait), `told` (what came of it since
+the last `told`, as one JSON line). Ends with its stdin.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ from harness.wire.waiting import set_within
 
 _ARRIVALS_SECONDS = 2.0
 _JOINS_AT_A_TIME = 32
-_LOOKS_APART = 0.4
 
 
 class Told:
@@ -85,6 +84,10 @@ class Agent:
             metadata = call_metadata("", (PID_KEY, str(hello.pid)))
             self.call = stub.Report(metadata=metadata)
             await asyncio.gather(self._obey(orders), self._report(), self._hear())
+
+    async def crash(self) -> None:
+        """A rank of this node raises and ends."""
+        await self._send(self.world.crash())
 
     async def _send(self, events: list[tuple[str, bytes]]) -> None:
         async with self.turn:
@@ -144,8 +147,8 @@ class Agent:
                     self.running.set()
                 case o.CollectEvidence():
                     if order.together:
-                        self.said_until = time.monotonic() + _LOOKS_APART + self.period
-                    await asyncio.sleep(_LOOKS_APART)
+                        self.said_until = time.monotonic() + order.apart + self.period
+                    await asyncio.sleep(order.apart)
                     seen = self.world.evidence(
                         self.node, order.collection, order.most, together=order.together
                     )
@@ -155,21 +158,21 @@ class Agent:
 
 
 async def main() -> None:
-    address, agents, hz = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    address, agents, hz, harm = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
     world, told = World(agents), Told()
-    world.prepare()
+    world.prepare(harm)
     gate = asyncio.Semaphore(_JOINS_AT_A_TIME)
-    tasks = [
-        asyncio.create_task(Agent(node, world, 1 / hz, told).live(address, gate))
-        for node in range(agents)
-    ]
+    every = [Agent(node, world, 1 / hz, told) for node in range(agents)]
+    tasks = [asyncio.create_task(agent.live(address, gate)) for agent in every]
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
     )
     while line := await reader.readline():
-        if line.strip() == b"hang":
+        if line.strip() == b"break":
             world.hang()
+            if harm == "crash":
+                await every[world.stuck // PER_NODE].crash()
         said = told.take()
         print(json.dumps({**said, "at_ns": time.time_ns()}), flush=True)
         broken = [task.exception() for task in tasks if task.done()]

@@ -121,7 +121,7 @@ def measure(agents: int) -> tuple[list[float], bool]:
     core.pulses()
     time.sleep(0.5)
     reported = cpu(core.pulses)
-    core.world.prepare()
+    core.world.prepare("hang")
     core.world.hang()
     time.sleep(1.0)
     looked = cpu(core.look)

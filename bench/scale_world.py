@@ -12,18 +12,44 @@ import msgspec
 from tui_world import PER_NODE
 
 from harness import events as e
-from harness.collectives import Collective
+from harness.collectives import Collective, GroupCreation
 from harness.incidents import Where
 from harness.packing import packed
-from harness.recovery.watching import in_thousands, most_entries
-from harness.sightings import Activity, Frame, ProcessFacts, Pulse, RankArrivals
+from harness.recovery.watching import in_thousands, most_at_an_end, most_entries
+from harness.sightings import (
+    Activity,
+    Flow,
+    Frame,
+    ProcessFacts,
+    Pulse,
+    RankArrivals,
+    Traffic,
+)
 from harness.topology import Mesh
 
 RUN = "scale"
 STEP_SECONDS = 0.25
 _TRAIN = "/home/u/train.py"
-_WAITS = Where(file=_TRAIN, line=34, function="train")
-_C10D = "/site-packages/torch/distributed/distributed_c10d.py"
+_BREAKS = Where(file=_TRAIN, line=118, function="Trainer.step")
+_LIBRARY = "/home/u/venv/lib/python3.11/site-packages/torch"
+_INSIDE = (
+    Frame(file=f"{_LIBRARY}/distributed/distributed_c10d.py", line=3252, function="all_reduce"),
+    Frame(
+        file=f"{_LIBRARY}/distributed/c10d_logger.py", line=83,
+        function="_exception_logger.<locals>.wrapper",
+    ),
+)  # fmt: skip
+_OUTSIDE = (
+    Frame(file="/home/u/parallel/reduce.py", line=88, function="Reduced.forward"),
+    Frame(file=f"{_LIBRARY}/autograd/function.py", line=581, function="Function.apply"),
+    Frame(file="/home/u/parallel/linear.py", line=141, function="RowParallel.forward"),
+    Frame(file=f"{_LIBRARY}/nn/modules/module.py", line=1787, function="Module._call_impl"),
+    Frame(file=f"{_LIBRARY}/nn/modules/module.py", line=1776, function="Module._wrapped_call_impl"),
+    Frame(file="/home/u/model.py", line=203, function="Block.forward"),
+    Frame(file=_TRAIN, line=121, function="Trainer.step"),
+    Frame(file=_TRAIN, line=210, function="Trainer.run"),
+    Frame(file=_TRAIN, line=295, function="<module>"),
+)
 _HUNG_STEP = 1000
 """The step that hangs, as flight records count: they are made before the clock runs."""
 _PHASES = ("tp", "dp", "default_pg")
@@ -41,6 +67,7 @@ class World:
         self._began = time.time_ns()
         self._hung_ns = 0
         self._encoder = msgspec.json.Encoder()
+        self._all = tuple(range(self.size))
         self._place = [self.mesh.coordinates(rank) for rank in range(self.size)]
         self._told: dict[int, int] = {}
         self._kept: dict[tuple[int, int, bool], list[tuple[str, bytes]]] = {}
@@ -59,11 +86,25 @@ class World:
     def hang(self) -> None:
         """From now on nobody makes progress."""
         self.hung, self._hung_ns = True, time.time_ns()
+        self._told.clear()
 
-    def prepare(self) -> None:
-        """Make what looks will show: it takes seconds."""
+    def crash(self) -> list[tuple[str, bytes]]:
+        """What its agent says of the rank that raises, instead of leaving something out."""
+        now, rank = time.time_ns(), self.stuck
+        raised = e.WorkerRaised(
+            rank=rank, exc_type="ValueError", message="a batch of another shape", where=_BREAKS,
+            traceback="", raised_ns=now, collectives=3 * self.step, step=self.step,
+        )  # fmt: skip
+        gone = e.WorkerExited(
+            rank=rank, pid=20_000 + rank, exit_code=1, signal=None, exited_ns=now, ordered=False
+        )
+        return [(type(event).__name__, self.encode(event)) for event in (raised, gone)]
+
+    def prepare(self, harm: str) -> None:
+        """Make what looks will show after a hang or a crash: it takes seconds."""
+        most = most_entries(self.size) if harm == "hang" else most_at_an_end(self.size)
         for node in range(self.nodes):
-            self._evidence(node, most_entries(self.size), in_thousands(self.size))
+            self._evidence(node, most, in_thousands(self.size))
 
     @property
     def step(self) -> int:
@@ -104,8 +145,11 @@ class World:
             rank=0, step=step, phase="step", heartbeat_ns=time.monotonic_ns(), step_ns=now,
             loss=2.5, tokens=step * 4096, total_steps=100_000, collectives=3 * step,
         )  # fmt: skip
-        first = node * PER_NODE
-        pulses = tuple(replace(pulse, rank=first + local) for local in range(PER_NODE))
+        ranks = range(node * PER_NODE, (node + 1) * PER_NODE)
+        more = self._begun if self.hung else lambda _: 0
+        pulses = tuple(
+            replace(pulse, rank=rank, collectives=3 * step + more(rank)) for rank in ranks
+        )
         return self.encode(e.PulsesRead(node_rank=node, pulses=pulses))
 
     def arrivals(self, node: int, count: int) -> bytes:
@@ -156,26 +200,96 @@ class World:
 
     def _seen(self, rank: int, most: int) -> e.EvidenceTaken:
         """Evidence of `rank`: the operations that it has finished, and the one that it is in."""
-        last = _HUNG_STEP * 3 + self._reached(rank)
+        reached = self._reached(rank)
+        last = _HUNG_STEP * 3 + reached
         left_out = _HUNG_STEP * 3 if rank == self.stuck else -1
         records = [
             self._operation(rank, number, number - (number > left_out >= 0), retired=number < last)
             for number in range(max(0, last - most + 1), last + 1)
             if number != left_out
         ]
-        frames = (
-            Frame(file=_C10D, line=3252, function="all_reduce"),
-            Frame(file=_TRAIN, line=_WAITS.line, function=_WAITS.function),
-        )
+        waits = Where(file="/home/u/parallel/reduce.py", line=34 + reached, function="reduced")
+        here = Frame(file=waits.file, line=waits.line, function=waits.function)
+        host, since = f"10.0.{rank // PER_NODE >> 8}.{rank // PER_NODE & 255}", _jitter(rank, 0)
         return e.EvidenceTaken(
             collection=0, rank=rank,
             process=ProcessFacts(
-                state="S", wchan="futex_do_wait", cpu_seconds=9.0, rss_bytes=1 << 30, threads=14
+                state="S", wchan="futex_do_wait", cpu_seconds=900 + since / 1e6,
+                rss_bytes=(1 << 30) + since * 4096, threads=29,
             ),
-            frames=frames, frames_by="py-spy", user_frame=_WAITS,
-            collectives=tuple(records), advanced=False, cpu_delta=0.0, looked_apart=0.4,
-            activity=Activity(seconds=0.41),
+            frames=(*_INSIDE, here, *_OUTSIDE), frames_by="py-spy", user_frame=waits,
+            collectives=tuple(records),
+            files=tuple(
+                f"incidents/001/{kind}/rank{rank:05d}.{ending}"
+                for kind, ending in (("flight", "json"), ("stacks", "json"), ("logs", "log"))
+            ),
+            groups=self._groups(rank, most),
+            pulse=Pulse(
+                rank=rank, step=_HUNG_STEP, phase="step", heartbeat_ns=61_982_263_139_638 + since,
+                step_ns=self._began + since, loss=2.5134, tokens=_HUNG_STEP * 4096,
+                total_steps=100_000, collectives=last,
+            ),
+            advanced=False, cpu_delta=0.0, looked_apart=0.43,
+            activity=Activity(seconds=0.413, log_quiet_seconds=3.641),
+            traffic=self._traffic(rank, host),
+            branches=(f"{_TRAIN}:118: if self.accumulated == self.micro_batches:",),
+            listens=tuple(f"[{host}]:{20_000 + rank % 8 * 99 + at * 1013}" for at in range(4)),
         )  # fmt: skip
+
+    def _groups(self, rank: int, most: int) -> tuple[GroupCreation, ...]:
+        """Its own, made one after the other, and the newest ones of others: all ranks make all."""
+        place, (dp, pp, tp) = self._place[rank], self.mesh.sizes
+        row = rank // tp * tp
+        stage = place["dp"] * pp * tp + place["tp"]
+        names = [("", "init_process_group"), ("0", "default_pg")]
+        names += [(self._pg(kind, rank), kind) for kind in ("tp", "dp", "pp")]
+        ranks = (
+            self._all, self._all, tuple(range(row, row + tp)),
+            tuple(range(rank % (pp * tp), self.size, pp * tp)),
+            tuple(range(stage, stage + pp * tp, tp)),
+        )  # fmt: skip
+        places = (-1, rank, place["tp"], place["dp"], place["pp"])
+        found = [
+            GroupCreation(
+                pg=pg, pg_desc=desc, ranks=members, member=True, place=at,
+                begun_ns=self._began + number * 40_000_000 + _jitter(rank, number),
+                ended_ns=self._began + number * 40_000_000 + 2 * _jitter(rank, number) + 10_000,
+            )
+            for number, ((pg, desc), members, at) in enumerate(
+                zip(names, ranks, places, strict=True)
+            )
+        ]  # fmt: skip
+        for number in range(dp * tp - min(most, dp * tp), dp * tp):
+            lowest = number // tp * pp * tp + number % tp
+            if lowest != stage:
+                began_ns = self._began + (300 + number) * 70_000 + _jitter(rank, number) % 50_000
+                found.append(
+                    GroupCreation(
+                        pg=self._pg("pp", lowest), pg_desc="pp", member=False, begun_ns=began_ns,
+                        ranks=tuple(range(lowest, lowest + pp * tp, tp)),
+                        ended_ns=began_ns + 20_000 + _jitter(rank, number) % 9000,
+                    )
+                )  # fmt: skip
+        return tuple(sorted(found, key=lambda group: group.begun_ns))
+
+    def _traffic(self, rank: int, host: str) -> Traffic:
+        """With the other ranks of its node, and with two neighbours in a ring over others."""
+        node, first = rank // PER_NODE, rank // PER_NODE * PER_NODE
+        beside = tuple(other for other in range(first, first + PER_NODE) if other != rank)
+        flows = [
+            Flow(
+                local=host, remote=host, peers=beside, connections=17,
+                total_bytes=1_845_924 + _jitter(rank, 1),
+            )
+        ]  # fmt: skip
+        flows += [
+            Flow(
+                local=host, remote=f"10.0.{other >> 8}.{other & 255}", connections=2,
+                total_bytes=91_845_924 + _jitter(rank, other),
+            )
+            for other in ((node - 1) % self.nodes, (node + 1) % self.nodes)
+        ]  # fmt: skip
+        return Traffic(seconds=0.413, flows=tuple(flows))
 
     def _reached(self, rank: int) -> int:
         """0: the reduction over tp of the step that hangs, 1: over dp, 2: over the world."""
@@ -184,12 +298,17 @@ class World:
             return 2 if rank == self.stuck else 0
         return 1 if mine["pp"] == odd["pp"] and mine["tp"] != odd["tp"] else 2
 
+    def _begun(self, rank: int) -> int:
+        """Of the operations of the step that hangs."""
+        return 1 + self._reached(rank) - (rank == self.stuck)
+
     def _operation(self, rank: int, number: int, record: int, *, retired: bool) -> Collective:
         kind, seq = _PHASES[number % 3], number // 3
         return Collective(
             record_id=record, pg=self._pg(kind, rank), pg_desc=kind, seq_id=seq,
             op="gloo:all_reduce", sizes=((8192,),), dtypes=("Float",), state="scheduled",
-            retired=retired, created_ns=self._began + number * 80_000_000,
+            retired=retired,
+            created_ns=self._began + number * 80_000_000 + _jitter(rank, number),
         )  # fmt: skip
 
     def _made(self, rank: int) -> list[e.Event]:
@@ -198,6 +317,8 @@ class World:
         column = range(place["pp"] * tp + place["tp"], self.size, pp * tp)
         first = [("tp", range(rank, rank + tp), place["tp"] == 0)]
         first += [("dp", column, place["dp"] == 0), ("default_pg", range(self.size), rank == 0)]
+        stage = range(rank, rank + pp * tp, tp)
+        first += [("pp", stage, place["pp"] == 0)]
         return [
             e.GroupCreated(rank=rank, pg=self._pg(kind, rank), pg_desc=kind, ranks=tuple(ranks))
             for kind, ranks, lowest in first
@@ -208,7 +329,14 @@ class World:
         """As torch numbers them: the same on all members."""
         if kind == "default_pg":
             return "0"
-        place, (_, _, tp) = self._place[rank], self.mesh.sizes
+        place, (_, pp, tp) = self._place[rank], self.mesh.sizes
         if kind == "tp":
             return str(1 + rank // tp)
-        return str(1 + self.nodes + place["pp"] * tp + place["tp"])
+        if kind == "dp":
+            return str(1 + self.nodes + place["pp"] * tp + place["tp"])
+        return str(1 + self.nodes + pp * tp + place["dp"] * tp + place["tp"])
+
+
+def _jitter(rank: int, number: int) -> int:
+    """Nanoseconds by which ranks are apart: no two do a thing at the same moment."""
+    return (rank * 7919 + number * 104_729) % 9_000_000

@@ -1,9 +1,6 @@
 """One recorded collective or point-to-point operation, whatever the backend."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import overload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,92 +51,6 @@ class Collective:
 def is_done(op: str, state: str, *, retired: bool) -> bool:
     """Whether an operation so recorded has finished. Gloo knows `retired`, NCCL `completed`."""
     return retired if op.startswith("gloo:") else state == "completed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What entries of a flight record may have in common, as fields of `Collective`."""
-
-    op: str
-    sizes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-    state: str
-    retired: bool
-    site: str = ""
-    terms: Terms | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Columns:
-    """What thousands of ranks record alike: columns of one length, an entry of the record each.
-
-    `groups` are positions in `descs`, one for each group of a rank, and `kinds` such in `of`. Two
-    are the same only when they are one object, so that what follows from one is worked out once.
-    """
-
-    records: tuple[int, ...]
-    seqs: tuple[int, ...]
-    groups: tuple[int, ...]
-    kinds: tuple[int, ...]
-    descs: tuple[str, ...]
-    of: tuple[Kind, ...]
-
-
-class Recorded(Sequence[Collective]):
-    """The entries of one rank's record, made one by one only when somebody looks at them: what it
-    has in common with other ranks, the names of its own groups, and when each entry began, as
-    nanoseconds since the one before it."""
-
-    __slots__ = ("_entries", "apart_ns", "columns", "names")
-
-    def __init__(self, columns: Columns, names: tuple[str, ...], apart_ns: tuple[int, ...]) -> None:
-        self.columns, self.names, self.apart_ns = columns, names, apart_ns
-        self._entries: tuple[Collective, ...] | None = None
-
-    def created_ns(self, at: int) -> int:
-        """Of the entry at this place."""
-        return sum(self.apart_ns[: at + 1])
-
-    def entries(self) -> tuple[Collective, ...]:
-        """All of them, oldest first."""
-        if self._entries is None:
-            self._entries = tuple(self._made())
-        return self._entries
-
-    def _made(self) -> Iterator[Collective]:
-        it = self.columns
-        rows = zip(it.records, it.seqs, it.groups, it.kinds, accumulate(self.apart_ns), strict=True)
-        for record, seq, group, number, created_ns in rows:
-            kind = it.of[number]
-            yield Collective(
-                record_id=record, pg=self.names[group], pg_desc=it.descs[group], seq_id=seq,
-                op=kind.op, sizes=kind.sizes, dtypes=kind.dtypes, state=kind.state,
-                retired=kind.retired, created_ns=created_ns, site=kind.site, terms=kind.terms,
-            )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.columns.records)
-
-    @overload
-    def __getitem__(self, at: int) -> Collective: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Collective]: ...
-    def __getitem__(self, at: int | slice) -> Collective | Sequence[Collective]:
-        return self.entries()[at]
-
-    def __iter__(self) -> Iterator[Collective]:
-        return iter(self.entries())
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Recorded):
-            return self.entries() == other.entries()
-        return isinstance(other, tuple) and self.entries() == other
-
-    def __hash__(self) -> int:
-        return hash(self.entries())
-
-    def __repr__(self) -> str:
-        return repr(self.entries())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+MOST_RANKS = 1 << 20
+"""Ranks of one run, and so members of a group."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRanks:
@@ -66,6 +69,10 @@ def coordinates_text(coordinates: Mapping[str, int]) -> str:
     return " ".join(f"{name}{value}" for name, value in coordinates.items())
 
 
+_MOST_PARTS, _KEPT_PARTS = 24, 8
+"""Of a list in a sentence: nobody reads the thousand members of a group one by one."""
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """`[0, 1, 2, 5]` as `0-2,5`."""
     parts: list[str] = []
@@ -105,5 +112,16 @@ def ranks_of(runs: Runs) -> tuple[int, ...]:
 
 
 def ranks_name(ranks: Sequence[int]) -> str:
-    """`[3]` as `rank 3`, `[0, 1, 2]` as `ranks 0-2`."""
-    return f"rank{'' if len(set(ranks)) == 1 else 's'} {ranks_text(ranks)}"
+    """`[3]` as `rank 3`, `[0, 1, 2]` as `ranks 0-2`; of very many the first, as `ranks_briefly`."""
+    return f"rank{'' if len(set(ranks)) == 1 else 's'} {ranks_briefly(ranks)}"
+
+
+def ranks_briefly(ranks: Sequence[int]) -> str:
+    """`[0, 1, 2, 5]` as `0-2,5`; of very many the first, and how many more there are."""
+    text = ranks_text(ranks)
+    parts = text.split(",")
+    if len(parts) <= _MOST_PARTS:
+        return text
+    last = int(parts[_KEPT_PARTS - 1].rpartition("-")[2])
+    more = sum(rank > last for rank in set(ranks))
+    return f"{','.join(parts[:_KEPT_PARTS])} and {more:,} more"

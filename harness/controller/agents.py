@@ -13,7 +13,7 @@ from harness.controller.limits import hello_flaw
 from harness.orders import Shutdown
 from harness.state import RunState
 from harness.wire import control_pb2 as pb
-from harness.wire.channel import PROTOCOL
+from harness.wire.channel import PROTOCOL, nnodes_text
 
 
 class Refused(Exception):
@@ -139,6 +139,12 @@ class Agents:
         options = f"--nnodes {nnodes}" + (f" --spares {spares}" if spares else "")
         if state.ended is not None:
             raise Refused(f"run {state.run.run} has ended: {state.ended.reason}")
+        given, wanted = hello.nnodes, nnodes_text(state.run.min_nodes, nnodes)
+        if given and given != wanted:
+            raise Refused(
+                f"it was started with --nnodes {given}, the run with --nnodes {wanted}: "
+                "all nodes have to be given the same"
+            )
         if hello.local_world_size < 1:
             raise Refused(f"it wants to run {hello.local_world_size} ranks; at least 1 is needed")
         seats = nnodes + spares

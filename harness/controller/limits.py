@@ -76,7 +76,7 @@ def hello_flaw(hello: pb.Hello) -> str:
     """Why `hello` is none that an agent would send; empty when it may be."""
     if hello.local_world_size > MOST_LOCAL_RANKS:
         return f"it wants to run {hello.local_world_size} ranks; {MOST_LOCAL_RANKS} at most"
-    for what, word in (("host", hello.host), ("run", hello.run)):
+    for what, word in (("host", hello.host), ("run", hello.run), ("nnodes", hello.nnodes)):
         if len(word) > _MOST_WORD or not (word.isprintable() or not word):
             return f"its {what} is no name of one"
     return ""

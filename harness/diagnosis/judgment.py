@@ -5,6 +5,7 @@ who left others behind; a victim's cry accuses nobody.
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from harness.diagnosis import (
     checkpoint_files,
@@ -60,8 +61,14 @@ def diagnose(state: RunState, now_ns: int) -> list[Finding]:
     ]
 
 
-def conclude(state: RunState, findings: Sequence[Finding], now_ns: int) -> Verdict | None:
-    """The verdict, or None while more may yet be said that would change it.
+def conclude(
+    state: RunState,
+    findings: Sequence[Finding],
+    now_ns: int,
+    unasked: AbstractSet[int] = frozenset(),
+) -> Verdict | None:
+    """The verdict, or None while more may yet be said that would change it. `unasked` are nodes
+    whose ranks were not looked at.
 
     Bounded: from the last of `patience_ends_ns` on there is a verdict whenever a rank has failed
     or a node is lost.
@@ -72,7 +79,7 @@ def conclude(state: RunState, findings: Sequence[Finding], now_ns: int) -> Verdi
     root = _root(scene, findings)
     if now_ns < scene.attempt.trouble_seen_ns + int(_patience(scene, root) * 1e9):
         return None
-    return verdict_of(scene, root or _only_cries(scene))
+    return verdict_of(scene, root or _only_cries(scene), unasked)
 
 
 def patience_ends_ns(state: RunState) -> list[int]:

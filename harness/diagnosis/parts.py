@@ -1,22 +1,26 @@
 """Everybody's part in a verdict: first-failing, victim or innocent, each with a reason."""
 
+from collections.abc import Set as AbstractSet
+
 from harness.diagnosis.endings import Ending
 from harness.diagnosis.scene import Scene, last_common_collective, pending, waits
 from harness.incidents import Finding, Verdict
 from harness.state import AttemptState, RunState
-from harness.topology import ranks_text
+from harness.topology import ranks_name, ranks_text
 
 
-def verdict_of(scene: Scene, root: Finding) -> Verdict:
-    """`root` is believed; what of the others?"""
+def verdict_of(scene: Scene, root: Finding, unasked: AbstractSet[int] = frozenset()) -> Verdict:
+    """`root` is believed; what of the others? Nobody has looked at those on the nodes `unasked`."""
     state, attempt = scene.state, scene.attempt
     first = set(root.ranks)
     died = [e.rank for e in scene.endings.values() if _died_of_it(e, root) and e.rank not in first]
-    waiting = [rank.rank for rank in scene.alive if rank.rank not in first and waits(rank)]
+    unseen = {rank.rank for rank in scene.alive if rank.node_rank in unasked} - first
+    seen = [rank for rank in scene.alive if rank.rank not in first and rank.rank not in unseen]
+    waiting = [rank.rank for rank in seen if waits(rank)]
     finished = [
         e.rank for e in scene.endings.values() if e.rank not in first and not _died_of_it(e, root)
     ]
-    at_work = [r.rank for r in scene.alive if r.rank not in first and r.rank not in waiting]
+    at_work = sorted({rank.rank for rank in seen}.difference(waiting))
     victims = tuple(sorted([*died, *waiting]))
     reasons = [
         root.reason,
@@ -24,6 +28,7 @@ def verdict_of(scene: Scene, root: Finding) -> Verdict:
         *_sentence(waiting, f"waits for it{_in_what(scene, waiting)}"),
         *_sentence(finished, "had finished before"),
         *_sentence(at_work, "was at work and has no part in it"),
+        *([f"{len(unseen):,} others were not looked at"] if unseen else []),
     ]
     return Verdict(
         verdict=root.verdict,
@@ -81,10 +86,10 @@ def nodes_text(attempt: AttemptState, ranks: tuple[int, ...]) -> str:
 def _sentence(ranks: list[int], does: str) -> list[str]:
     if not ranks:
         return []
-    if len(ranks) == 1:
-        return [f"rank {ranks[0]} {does}"]
-    plural = does.replace("waits", "wait", 1).replace("was at", "were at", 1).replace("has", "have")
-    return [f"ranks {ranks_text(ranks)} {plural}"]
+    if len(ranks) > 1:
+        does = does.replace("waits", "wait", 1).replace("was at", "were at", 1)
+        does = does.replace("has", "have")
+    return [f"{ranks_name(ranks)} {does}"]
 
 
 def _in_what(scene: Scene, waiting: list[int]) -> str:

@@ -5,7 +5,7 @@ from typing_extensions import assert_never
 from harness import events as e
 from harness import orders as o
 from harness.checkpointnames import ASIDE_SUFFIX
-from harness.diagnosis import conclude, diagnose, patience_ends_ns, standing, standing_verdict
+from harness.diagnosis import patience_ends_ns, standing, standing_verdict
 from harness.diagnosis.signature import Signature
 from harness.diagnosis.watched_files import WATCHED, to_set_aside
 from harness.errors import ExitCode
@@ -15,16 +15,15 @@ from harness.incidents import FAMILY_OF, Finding, Incident, Verdict
 from harness.recovery.ending import (
     STORE_NODE,
     Decision,
-    close_open,
     end,
     end_stopped,
     fail,
-    next_collection,
     next_id,
     notify,
     show_card,
     shut_down,
 )
+from harness.recovery.failing import evidence_by_ns, judge_failure, open_collection
 from harness.recovery.launching import (
     await_store,
     gather,
@@ -44,12 +43,9 @@ from harness.recovery.saving import accept_save, save_orders
 from harness.recovery.settling import settle
 from harness.recovery.showing import accept_stacks, shown_by_ns, stack_orders
 from harness.recovery.verifying import answered_by_ns, ask, certify, hold
-from harness.recovery.watching import most_entries, watch, watch_by_ns
-from harness.state import AttemptState, Collection, RunState
+from harness.recovery.watching import watch, watch_by_ns
+from harness.state import AttemptState, RunState
 from harness.topology import ranks_name, ranks_text
-
-_MOST_AT_AN_END = 256
-"""Entries of each rank's records. Asked for once, so they may be more than those of a look."""
 
 
 def plan(state: RunState, now_ns: int) -> list[Decision]:
@@ -154,7 +150,7 @@ def _attend(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decisio
     if state.preempt is not None:
         return preempt(state, attempt, reachable, now_ns)
     if attempt.trouble_ns and _unjudged(state, attempt):
-        return _judge(state, attempt, now_ns)
+        return judge_failure(state, attempt, reachable, now_ns)
     if attempt.restart is not None:
         return restart(attempt, attempt.restart)
     starts = start_workers(state, attempt)
@@ -235,39 +231,6 @@ _OF_RUNS_THAT_GO_ON = ("slow", "leak", "checkpoint", "numeric")
 def _failed_nothing(incident: Incident) -> bool:
     """Told of a run that went on: who fails later has not been spoken of."""
     return incident.action == "report" and incident.verdict.family in _OF_RUNS_THAT_GO_ON
-
-
-def _judge(state: RunState, attempt: AttemptState, now_ns: int) -> list[Decision]:
-    collection = _open_collection(state, attempt)
-    asked = set() if collection is None else collection.asked
-    index = next_collection(state) if collection is None else collection.index
-    number = next_id(state) if collection is None else collection.incident
-    unasked = _reachable(attempt) - asked
-    if unasked:
-        ask = o.CollectEvidence(
-            collection=index, incident=number, attempt=attempt.index, why=_trouble_text(attempt),
-            most=min(_MOST_AT_AN_END, 4 * most_entries(attempt.world_size)),
-        )  # fmt: skip
-        return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(unasked)]
-    if (
-        collection is not None
-        and now_ns < _evidence_by_ns(state, collection)
-        and not collection.waiting.isdisjoint(_reachable(attempt))
-    ):
-        return []
-    verdict = conclude(state, diagnose(state, now_ns), now_ns)
-    if verdict is None:
-        return []
-    return [
-        *close_open(state, "failed"),
-        e.IncidentOpened(incident=incident_of(state, verdict, number, now_ns)),
-    ]
-
-
-def _trouble_text(attempt: AttemptState) -> str:
-    if attempt.lost_nodes:
-        return f"node {ranks_text(sorted(attempt.lost_nodes))} was lost"
-    return f"{ranks_name(sorted(attempt.failed))} failed"
 
 
 def _wind_down(
@@ -394,11 +357,6 @@ def _injects(state: RunState, attempt: AttemptState) -> list[Decision]:
 # --- deadlines ---------------------------------------------------------------------------------
 
 
-def _evidence_by_ns(state: RunState, collection: Collection) -> int:
-    assert state.run is not None
-    return collection.ordered_ns + int(state.run.policy.evidence_budget * 1e9)
-
-
 def _stopped_by_ns(state: RunState, attempt: AttemptState) -> int:
     assert state.run is not None
     policy = state.run.policy
@@ -421,8 +379,8 @@ def _stage_deadlines(state: RunState, run: e.RunStarted) -> list[int]:
         case "running" if attempt is not None and state.preempt is not None:
             return preempted_by_ns(state, attempt)
         case "running" | "judging" if attempt is not None and attempt.trouble_ns:
-            collection = _open_collection(state, attempt)
-            evidence = [] if collection is None else [_evidence_by_ns(state, collection)]
+            collection = open_collection(state, attempt)
+            evidence = [] if collection is None else [evidence_by_ns(state, collection)]
             return [*evidence, *patience_ends_ns(state)]
         case "running" if attempt is not None:
             answered = answered_by_ns(attempt, _reachable(attempt))
@@ -443,17 +401,6 @@ def _decisive_incident(state: RunState, attempt: AttemptState) -> Incident | Non
             return None
         if incident.action in ("restart", "rollback", "stop"):
             return incident
-    return None
-
-
-def _open_collection(state: RunState, attempt: AttemptState) -> Collection | None:
-    """The evidence being taken for the incident to come."""
-    taken = {incident.id for incident in state.incidents}
-    for collection in reversed(state.collections):
-        if collection.suspicion:
-            continue
-        if collection.attempt == attempt.index and collection.incident not in taken:
-            return collection
     return None
 
 

@@ -1,21 +1,24 @@
 """Suspecting a stall and looking at it: evidence, and a verdict only when it shows one.
 
 Suspicion comes from progress against what the attempt has shown so far; by itself it changes
-nothing and blames nobody.
+nothing and blames nobody. Of thousands of ranks few are looked at first, and the others where these
+do not show enough.
 """
 
 from harness import events as e
 from harness import orders as o
-from harness.diagnosis.hang import judge_look, suspect_at_ns
+from harness.diagnosis.hang import judge_look, nodes_to_ask, suspect_at_ns
+from harness.policy import Policy
 from harness.recovery.ending import Decision, next_collection, next_id
 from harness.recovery.remedy import incident_of
 from harness.state import AttemptState, Collection, RunState
 
-_THOUSANDS = 1024
+_THOUSANDS = 1000
 _MOST = ((64, 64), (_THOUSANDS, 16))
 _LATE_LOOKS, _MOST_BUDGETS = 3, 4
 """Looks whose time tells how long the next one may take, on a machine that gives its processes
 little; and the most, in budgets."""
+_MOST_AT_AN_END = 256
 _MOST_OF_THOUSANDS = 8
 """Entries of each rank's records, in worlds of so many ranks: thousands of ranks fill the journal
 with every look, and a verdict waits until all of it has been read."""
@@ -33,16 +36,29 @@ def watch(
             return []
         if now_ns < _judged_again_ns(attempt, look):
             return []
-        found = judge_look(state, look, now_ns)
+        unasked = reachable - look.asked
+        found = judge_look(state, look, now_ns, unasked)
+        if found is None:
+            return _ask(unasked, attempt, policy, look.index, look.incident)
         if isinstance(found, e.StallLooked):
             return [found]
         return [e.IncidentOpened(incident=incident_of(state, found, look.incident, now_ns))]
     at_ns = suspect_at_ns(attempt, policy)
     if at_ns is None or now_ns < at_ns or not reachable:
         return []
+    first = reachable
+    if in_thousands(attempt.world_size):
+        apart_ns = int(policy.reports_apart(len(attempt.nodes)) * 1e9)
+        first = nodes_to_ask(attempt, reachable, attempt.stillest_ns + 2 * apart_ns)
+    return _ask(first, attempt, policy, next_collection(state), next_id(state))
+
+
+def _ask(
+    nodes: set[int], attempt: AttemptState, policy: Policy, collection: int, incident: int
+) -> list[Decision]:
     ask = o.CollectEvidence(
-        collection=next_collection(state),
-        incident=next_id(state),
+        collection=collection,
+        incident=incident,
         attempt=attempt.index,
         why="no progress is seen",
         apart=policy.looks_apart,
@@ -51,12 +67,17 @@ def watch(
         suspicion=True,
         together=in_thousands(attempt.world_size),
     )
-    return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(reachable)]
+    return [e.OrderGiven(node_rank=node, order=ask) for node in sorted(nodes)]
 
 
 def most_entries(world_size: int) -> int:
     """Of a rank's records that a look asks for."""
     return next((most for ranks, most in _MOST if world_size <= ranks), _MOST_OF_THOUSANDS)
+
+
+def most_at_an_end(world_size: int) -> int:
+    """The same once ranks have failed: asked for once, so they may be more."""
+    return min(_MOST_AT_AN_END, 4 * most_entries(world_size))
 
 
 def in_thousands(world_size: int) -> bool:
@@ -93,7 +114,7 @@ def _answered_by_ns(state: RunState, look: Collection) -> int:
         default=0,
     )
     most_ns = budget_ns * _MOST_BUDGETS
-    return look.ordered_ns + max(budget_ns, min(took_ns + took_ns // 2, most_ns))
+    return look.asked_ns + max(budget_ns, min(took_ns + took_ns // 2, most_ns))
 
 
 def _judged_again_ns(attempt: AttemptState, look: Collection) -> int:

@@ -432,6 +432,7 @@ def _collect(state: RunState, stamp: e.Stamp, node_rank: int, order: o.CollectEv
         )
         state.collections.append(collection)
     collection.asked.add(node_rank)
+    collection.asked_ns = stamp.wall_ns
     collection.waiting.add(node_rank)
 
 

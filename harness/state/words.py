@@ -265,6 +265,8 @@ class Collection:
     """Nothing had failed: the ranks were looked at because no progress was seen."""
     asked: set[int] = field(default_factory=set)
     """Nodes that were asked."""
+    asked_ns: int = 0
+    """When the last of them was."""
     waiting: set[int] = field(default_factory=set)
     """Those of them that have not answered yet."""
 

@@ -97,6 +97,7 @@ class AgentLink:
         token: str,
         controller_timeout: float,
         tls: Tls = PLAIN,
+        nnodes: str = "",
         heartbeat: float = HEARTBEAT,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -107,6 +108,7 @@ class AgentLink:
         self._pid = pid
         self._token = token
         self._tls = tls
+        self._nnodes = nnodes
         self._heartbeat = heartbeat
         self._controller_timeout = controller_timeout
         self._notice = notice
@@ -345,6 +347,7 @@ class AgentLink:
             host=self._host,
             pid=self._pid,
             last_order=self._last_order,
+            nnodes=self._nnodes,
         )
 
     def _taken_in(self, answer: pb.Welcome) -> Welcome:

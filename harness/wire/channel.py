@@ -20,6 +20,12 @@ PID_KEY = "harness-pid"
 HEARTBEAT = 0.5
 """Seconds after which a link with nothing to say says so."""
 
+
+def nnodes_text(least: int, most: int) -> str:
+    """`2:4` of the least and most nodes of a run, `4` where they are the same or none is least."""
+    return str(most) if least in (0, most) else f"{least}:{most}"
+
+
 _ACKS_APART, _OF_MANY = 1.5, 2.5
 """Seconds between two acknowledgements of records; a batch of none asks for one at once. They are
 as dear as the records, and all that waits for one is an agent that is about to leave."""
@@ -61,6 +67,12 @@ _KEEPALIVE: list[tuple[str, int]] = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # A kibibyte a second and agent needs no wide window; with thousands of agents, the pings that
+    # find out how wide it could be are work for the controller.
+    ("grpc.http2.bdp_probe", 0),
+    # Nobody here packs a message, so none is unpacked to more than was allowed.
+    ("grpc.per_message_compression", 0),
+    ("grpc.per_message_decompression", 0),
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
 ]

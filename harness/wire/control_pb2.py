@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aharness/wire/control.proto\x12\x0charness.wire\"\x82\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x11\n\tnode_rank\x18\x03 \x01(\x05\x12\x18\n\x10local_world_size\x18\x04 \x01(\x05\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x12\n\nlast_order\x18\x07 \x01(\x04\"I\n\x05Order\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x15.harness.wire.Welcome\":\n\x07Welcome\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tnode_rank\x18\x02 \x01(\x05\x12\x0f\n\x07refused\x18\x03 \x01(\t\"B\n\nEventBatch\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x04\x12\x0f\n\x07records\x18\x03 \x03(\x0c\"\"\n\x03\x41\x63k\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x03\"\"\n\x0cWatchRequest\x12\x12\n\nfrom_index\x18\x01 \x01(\x04\"#\n\x07\x43ommand\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\n\n\x02\x62y\x18\x02 \x01(\t\"-\n\x0c\x43ommandReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0b\n\x03why\x18\x02 \x01(\t2x\n\x07\x43ontrol\x12\x32\n\x04Join\x12\x13.harness.wire.Hello\x1a\x13.harness.wire.Order0\x01\x12\x39\n\x06Report\x12\x18.harness.wire.EventBatch\x1a\x11.harness.wire.Ack(\x01\x30\x01\x32\x83\x01\n\x07Observe\x12?\n\x05Watch\x12\x1a.harness.wire.WatchRequest\x1a\x18.harness.wire.EventBatch0\x01\x12\x37\n\x02\x44o\x12\x15.harness.wire.Command\x1a\x1a.harness.wire.CommandReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aharness/wire/control.proto\x12\x0charness.wire\"\x92\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x11\n\tnode_rank\x18\x03 \x01(\x05\x12\x18\n\x10local_world_size\x18\x04 \x01(\x05\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x12\n\nlast_order\x18\x07 \x01(\x04\x12\x0e\n\x06nnodes\x18\x08 \x01(\t\"I\n\x05Order\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12&\n\x07welcome\x18\x03 \x01(\x0b\x32\x15.harness.wire.Welcome\":\n\x07Welcome\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tnode_rank\x18\x02 \x01(\x05\x12\x0f\n\x07refused\x18\x03 \x01(\t\"B\n\nEventBatch\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x04\x12\x0f\n\x07records\x18\x03 \x03(\x0c\"\"\n\x03\x41\x63k\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x03\"\"\n\x0cWatchRequest\x12\x12\n\nfrom_index\x18\x01 \x01(\x04\"#\n\x07\x43ommand\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\n\n\x02\x62y\x18\x02 \x01(\t\"-\n\x0c\x43ommandReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0b\n\x03why\x18\x02 \x01(\t2x\n\x07\x43ontrol\x12\x32\n\x04Join\x12\x13.harness.wire.Hello\x1a\x13.harness.wire.Order0\x01\x12\x39\n\x06Report\x12\x18.harness.wire.EventBatch\x1a\x11.harness.wire.Ack(\x01\x30\x01\x32\x83\x01\n\x07Observe\x12?\n\x05Watch\x12\x1a.harness.wire.WatchRequest\x1a\x18.harness.wire.EventBatch0\x01\x12\x37\n\x02\x44o\x12\x15.harness.wire.Command\x1a\x1a.harness.wire.CommandReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,23 +32,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'harness.wire.control_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLO']._serialized_start=45
-  _globals['_HELLO']._serialized_end=175
-  _globals['_ORDER']._serialized_start=177
-  _globals['_ORDER']._serialized_end=250
-  _globals['_WELCOME']._serialized_start=252
-  _globals['_WELCOME']._serialized_end=310
-  _globals['_EVENTBATCH']._serialized_start=312
-  _globals['_EVENTBATCH']._serialized_end=378
-  _globals['_ACK']._serialized_start=380
-  _globals['_ACK']._serialized_end=414
-  _globals['_WATCHREQUEST']._serialized_start=416
-  _globals['_WATCHREQUEST']._serialized_end=450
-  _globals['_COMMAND']._serialized_start=452
-  _globals['_COMMAND']._serialized_end=487
-  _globals['_COMMANDREPLY']._serialized_start=489
-  _globals['_COMMANDREPLY']._serialized_end=534
-  _globals['_CONTROL']._serialized_start=536
-  _globals['_CONTROL']._serialized_end=656
-  _globals['_OBSERVE']._serialized_start=659
-  _globals['_OBSERVE']._serialized_end=790
+  _globals['_HELLO']._serialized_end=191
+  _globals['_ORDER']._serialized_start=193
+  _globals['_ORDER']._serialized_end=266
+  _globals['_WELCOME']._serialized_start=268
+  _globals['_WELCOME']._serialized_end=326
+  _globals['_EVENTBATCH']._serialized_start=328
+  _globals['_EVENTBATCH']._serialized_end=394
+  _globals['_ACK']._serialized_start=396
+  _globals['_ACK']._serialized_end=430
+  _globals['_WATCHREQUEST']._serialized_start=432
+  _globals['_WATCHREQUEST']._serialized_end=466
+  _globals['_COMMAND']._serialized_start=468
+  _globals['_COMMAND']._serialized_end=503
+  _globals['_COMMANDREPLY']._serialized_start=505
+  _globals['_COMMANDREPLY']._serialized_end=550
+  _globals['_CONTROL']._serialized_start=552
+  _globals['_CONTROL']._serialized_end=672
+  _globals['_OBSERVE']._serialized_start=675
+  _globals['_OBSERVE']._serialized_end=806
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "run", "node_rank", "local_world_size", "host", "pid", "last_order")
+    __slots__ = ("protocol", "run", "node_rank", "local_world_size", "host", "pid", "last_order", "nnodes")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_RANK_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class Hello(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     LAST_ORDER_FIELD_NUMBER: _ClassVar[int]
+    NNODES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run: str
     node_rank: int
@@ -22,7 +23,8 @@ class Hello(_message.Message):
     host: str
     pid: int
     last_order: int
-    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., node_rank: _Optional[int] = ..., local_world_size: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., last_order: _Optional[int] = ...) -> None: ...
+    nnodes: str
+    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., node_rank: _Optional[int] = ..., local_world_size: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., last_order: _Optional[int] = ..., nnodes: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("id", "body", "welcome")

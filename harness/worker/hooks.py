@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from harness.topology import runs_of
 from harness.worker import files, marks, recorder, rendezvous, teardown
 from harness.worker.audits import auditor, losses, places
 from harness.worker.digests import witness
@@ -207,7 +208,10 @@ def _tell_group(pg: Any, ranks: list[int]) -> None:
     guest = current()
     if guest is None or guest.assignment.rank != min(ranks) or not hasattr(pg, "group_name"):
         return
-    guest.link.say("GroupCreated", pg=str(pg.group_name), pg_desc=str(pg.group_desc), ranks=ranks)
+    # A list of ten thousand ranks is no message any more.
+    guest.link.say(
+        "GroupCreated", pg=str(pg.group_name), pg_desc=str(pg.group_desc), runs=runs_of(ranks)
+    )
 
 
 def watch_meshes(module: Any) -> None:

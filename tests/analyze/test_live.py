@@ -211,6 +211,14 @@ def test_all_in_the_first_group_lack_nobody() -> None:
     assert (verdict.verdict, verdict.first_failing) == ("stuck_before_first_collective", (2,))
 
 
+def test_an_old_call_that_never_finished_takes_no_room_beside_the_newest() -> None:
+    old, *new = entries(4, waits=False)
+    far = [replace(entry, seq_id=entry.seq_id + 10**15) for entry in new]
+    seen = late(collectives=(replace(old, retired=False), *far))
+    (track,) = rank_wait(seen).tracks.values()
+    assert (track.first, len(track.calls), track.completed) == (10**15 + 2, 3, 0)
+
+
 def test_one_name_for_two_groups() -> None:
     ranks = {
         rank: making(rank, group("1", *((0, 3) if rank in (0, 3) else (1, 2)), done=False))

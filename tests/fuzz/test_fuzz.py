@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from harness import codec, config, events, journal, orders, recovery
 from harness.controller.loop import DECISIONS
 from harness.controller.plausible import flaw
+from harness.diagnosis.waits.live import rank_wait
 from harness.errors import UsageError
 from harness.flightrecord.untrusted import Unreadable, parse
 from harness.policy import Policy
@@ -128,6 +129,49 @@ def test_damaged_events_orders_and_commands(seed: int) -> None:
     for read, data in readers:
         with contextlib.suppress(codec.CodecError):
             read(damaged(data, draw))
+
+
+@fuzzed
+@given(st.integers(0, 2**32))
+def test_damaged_evidence_of_a_node(seed: int) -> None:
+    """What is read of it can be written again, and judged."""
+    draw = random.Random(seed)
+    told = json.loads(_evidence(draw))
+    for _ in range(draw.randrange(3)):
+        _replace_one(told["event"], draw)
+    line = json.dumps(told).encode()
+    with contextlib.suppress(codec.CodecError):
+        record = codec.decode(line if draw.random() < 0.7 else damaged(line, draw))
+        if not isinstance(record.event, events.EvidenceOfNode):
+            return
+        for taken in record.event.taken:
+            rank_wait(taken)
+        again = codec.decode(codec.encode(record)).event
+        assert again == record.event
+
+
+def _evidence(draw: random.Random) -> bytes:
+    taken = tuple(
+        dataclasses.replace(odd(events.EvidenceTaken, draw), rank=rank) for rank in range(2)
+    )
+    event = events.EvidenceOfNode(node_rank=0, taken=taken)
+    try:
+        return codec.encode(events.Record(stamp=stamp(draw, 0), event=event))
+    except (OverflowError, ValueError):
+        return _evidence(draw)
+
+
+def _replace_one(at: Any, draw: random.Random) -> None:
+    """A number or list somewhere in it by another one."""
+    while True:
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        if not keys:
+            return
+        key = draw.choice(keys)
+        if not isinstance(at[key], dict | list) or draw.random() < 0.1:
+            at[key] = draw.choice((*ODD_NUMBERS, 2**64, [], [0], [[0, 1, 2**20], [5, -1, 9]]))
+            return
+        at = at[key]
 
 
 def _order(draw: random.Random) -> bytes:

@@ -74,8 +74,8 @@ def test_groups_that_are_open_failed_or_irregular() -> None:
     assert many.ranks == ()
     for number in range(grouplog.CAPACITY):
         writer.end(writer.begin(str(number), "late", [number], True))
-    assert len(reader.read()) == grouplog.CAPACITY
-    assert next(iter(reader.read().values())).pg == "0"
+    still, first, *rest = reader.read().values()
+    assert (still.pg, first.pg, len(rest)) == ("a", "0", grouplog.CAPACITY - 1)
 
 
 def test_how_many_groups_are_made() -> None:
@@ -92,4 +92,34 @@ def test_how_many_groups_are_made() -> None:
     for _ in range(grouplog.CAPACITY):
         writer.end(writer.begin("late", "", [0], True))
     assert reader.made(3) == grouplog.CAPACITY + 3
+    memory.close()
+
+
+def test_groups_of_others_take_no_room_of_its_own() -> None:
+    """A mesh of thousands of ranks makes thousands of groups on every rank."""
+    memory = mmap.mmap(-1, layout.BYTES)
+    writer = grouplog.GroupLogWriter(memory, layout.GROUPS_AT)
+    reader = grouplog.GroupLogReader(memory, layout.GROUPS_AT)
+    writer.end(writer.begin("0", "default_pg", range(16_384), True, 5))
+    opened = [writer.begin("1", "tp", range(8), True), writer.begin("2", "tp", range(8), False)]
+    for number in range(3 * grouplog.CAPACITY):
+        writer.end(writer.begin(str(3 + number), "pp", [number], False))
+    found = reader.read()
+    assert [group.pg for group in found.values()][:3] == ["0", "1", "2"]
+    assert len(found) == 2 + grouplog.OTHERS
+    assert list(found.values())[-1].pg == str(2 + 3 * grouplog.CAPACITY)
+    assert [found[number].ended_ns for number in opened] == [0, 0]
+    assert reader.made(0) == 1
+    for number in opened:
+        writer.end(number)
+        made = reader.one(number)
+        assert made is not None
+        assert made.ended_ns > 0
+    assert reader.made(0) == 2
+    for _ in range(grouplog.OTHERS + 2):
+        last = writer.begin("x", "none of them ends", [9], False)
+    newest = reader.one(last)
+    assert newest is not None
+    assert newest.pg_desc == "none of them ends"
+    assert reader.read()[1].ranks is reader.read()[1].ranks
     memory.close()

@@ -5,7 +5,8 @@ it becomes a verdict when the waits prove a disagreement, or when a rank that al
 has done nothing for longer than its kind of place may take. Everything else is a `StallLooked`.
 """
 
+from harness.diagnosis.hang.firsts import nodes_to_ask
 from harness.diagnosis.hang.look import judge_look
 from harness.diagnosis.hang.suspicion import suspect_at_ns
 
-__all__ = ["judge_look", "suspect_at_ns"]
+__all__ = ["judge_look", "nodes_to_ask", "suspect_at_ns"]

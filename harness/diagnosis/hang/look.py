@@ -1,5 +1,6 @@
 """From one look at a suspected stall to a verdict, or to when it is worth looking again."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from harness import events as e
@@ -22,19 +23,22 @@ _AHEAD_NS = 150_000_000
 """Evidence is ordered this much earlier than it took the last time, so that it is there in time."""
 
 
-def judge_look(state: RunState, look: Collection, now_ns: int) -> Verdict | e.StallLooked:
-    """What `look` shows: a verdict, or why there is none (yet)."""
+def judge_look(
+    state: RunState, look: Collection, now_ns: int, unasked: AbstractSet[int] = frozenset()
+) -> Verdict | e.StallLooked | None:
+    """What `look` shows: a verdict, or why there is none (yet); None where the nodes `unasked`,
+    which it has left out so far, would have to be seen too."""
     attempt = state.attempt
     assert attempt is not None
-    scene = scene_of(state, attempt, look, now_ns)
+    scene = scene_of(state, attempt, look, now_ns, unasked)
     unseen = scene.unseen
     if unseen:
         return _again(scene, f"{ranks_name(unseen)} could not be seen in time", None)
-    for verdict in [*judge(scene.waits), *alone.verdicts(scene)]:
+    for verdict in [*judge(scene.waits), *([] if unasked else alone.verdicts(scene))]:
         if _told(state, verdict):
             continue
         return _weigh(scene, verdict)
-    return _again(scene, "nobody waits in vain", None)
+    return None if unasked else _again(scene, "nobody waits in vain", None)
 
 
 def _weigh(scene: Scene, verdict: Verdict) -> Verdict | e.StallLooked:
@@ -134,7 +138,7 @@ def _told(state: RunState, verdict: Verdict) -> bool:
 def _completed(scene: Scene, verdict: Verdict) -> Verdict:
     """With what only a run knows: attempt, step, places, and an exception held back."""
     attempt, ranks = scene.attempt, verdict.first_failing
-    verdict = _with_signs(scene, _unhidden(scene, verdict))
+    verdict = _of_few(scene, _with_signs(scene, _unhidden(scene, verdict)))
     silent_ns = min((scene.rank(rank).advanced_ns for rank in ranks), default=0)
     return replace(
         verdict,
@@ -143,6 +147,21 @@ def _completed(scene: Scene, verdict: Verdict) -> Verdict:
         onset_ns=verdict.onset_ns or silent_ns or scene.look.ordered_ns,
         coordinates=common_coordinates(scene.state, ranks),
         node=nodes_text(attempt, ranks),
+    )
+
+
+def _of_few(scene: Scene, verdict: Verdict) -> Verdict:
+    """With those that were not looked at because what others showed was enough."""
+    unasked = sorted(scene.waits.unasked)
+    if not unasked:
+        return verdict
+    still = [rank for rank in unasked if not scene.goes_on(rank)]
+    looked = f"{len(scene.seen):,} of {scene.attempt.world_size:,} ranks were looked at"
+    others = "the others" if len(still) == len(unasked) else f"{len(still):,} of the others"
+    return replace(
+        verdict,
+        victims=tuple(sorted({*verdict.victims, *still})),
+        reason=f"{verdict.reason}; {looked}, {others} make no progress either",
     )
 
 

@@ -1,5 +1,6 @@
 """The waits of all ranks at one look, and what else was seen of those that matter."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,9 +26,13 @@ class Scene:
 
     @property
     def unseen(self) -> list[int]:
-        """Living ranks that nothing was heard of."""
-        ranks = self.attempt.ranks.values()
-        return [r.rank for r in ranks if r.exited is None and r.rank not in self.seen]
+        """Living ranks that were to be looked at and that nothing was heard of."""
+        ranks, unasked = self.attempt.ranks.values(), self.waits.unasked
+        return [
+            r.rank
+            for r in ranks
+            if r.exited is None and r.rank not in self.seen and r.rank not in unasked
+        ]
 
     def rank(self, rank: int) -> RankState:
         return self.attempt.ranks[rank]
@@ -61,8 +66,14 @@ _SLACK_NS = 600_000_000
 """A pulse that comes in after the order may tell of what was before it."""
 
 
-def scene_of(state: RunState, attempt: AttemptState, look: Collection, now_ns: int) -> Scene:
-    """All that this look has shown."""
+def scene_of(
+    state: RunState,
+    attempt: AttemptState,
+    look: Collection,
+    now_ns: int,
+    unasked: AbstractSet[int] = frozenset(),
+) -> Scene:
+    """All that this look has shown; `unasked` are nodes that it has left out so far."""
     assert state.run is not None
     seen: dict[int, EvidenceTaken] = {}
     waits: dict[int, RankWait] = {}
@@ -86,7 +97,14 @@ def scene_of(state: RunState, attempt: AttemptState, look: Collection, now_ns: i
         now_ns=now_ns,
         seen=seen,
         waits=Waits(
-            world_size=attempt.world_size, ranks=waits, shown_by=partial(_evidence_of, attempt)
+            world_size=attempt.world_size,
+            ranks=waits,
+            unasked=frozenset(
+                rank.rank
+                for rank in attempt.ranks.values()
+                if rank.exited is None and rank.node_rank in unasked
+            ),
+            shown_by=partial(_evidence_of, attempt),
         ),
     )
 

@@ -23,7 +23,10 @@ _IN_PARTS = frozenset({"all_to_all", "alltoall", "alltoall_base"})
 
 def find(scene: Scene, meetings: Sequence[Meeting]) -> list[Finding]:
     """What aborts on mismatched sizes show where all records of that place agree."""
-    aborts, elsewhere = aborts_of(scene), Elsewhere(meetings)
+    aborts = aborts_of(scene)
+    if not aborts:
+        return []
+    elsewhere = Elsewhere(meetings)
     meeting = _place(meetings, aborts)
     if meeting is None:
         meeting = _unrecorded(meetings, aborts)

@@ -13,9 +13,11 @@ from harness.incidents import Finding
 def find(scene: Scene, meetings: Sequence[Meeting]) -> list[Finding]:
     """The earliest such place."""
     for meeting in sorted(meetings, key=lambda meeting: meeting.at_ns):
-        calls = set(meeting.calls.values())
         told = _told(meeting)
-        if len(told) < 2 or len(calls) != 1:
+        if len(told) < 2:
+            continue
+        calls = set(meeting.calls.values())
+        if len(calls) != 1:
             continue
         history = _earlier(meetings, meeting)
         found = disagreement(calls.pop().op, sorted(meeting.members), told, history)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from harness.collectives import Terms
 from harness.diagnosis.waits.compare import follows, how_it_differs, odd_by_replicas, odd_ones
 from harness.diagnosis.waits.graph import Op, WaitGraph
-from harness.diagnosis.waits.record import Call, Group, Track, Waits
+from harness.diagnosis.waits.record import Begun, Call, Group, Track, Waits
 from harness.diagnosis.waits.root import Root, place, table, where_of
 from harness.diagnosis.waits.terms import History, disagreement
-from harness.topology import ranks_name, ranks_text
+from harness.topology import ranks_briefly, ranks_name
 
 _HOW = {
     "order": "called it and the next one in the other order",
@@ -82,23 +82,23 @@ def group_mismatch(graph: WaitGraph) -> Root | None:
     """
     if not graph.ops:
         return None
-    lists: dict[str, dict[int, tuple[int, ...]]] = {}
-    for rank, wait in graph.waits.ranks.items():
-        for name, ranks in wait.made:
-            if name.isdecimal():
-                lists.setdefault(name, {})[rank] = ranks
-    clash = min(
-        (name for name, of in lists.items() if len(set(of.values())) > 1), key=int, default=None
-    )
+    clash = _clash(graph.waits)
     if clash is None:
         return None
-    made = lists[clash]
+    made = {
+        rank: ranks
+        for rank, wait in graph.waits.ranks.items()
+        for name, ranks in wait.made
+        if name == clash
+    }
     calls = {rank: Call(op="new_group", sizes=(ranks,)) for rank, ranks in made.items()}
     odd, usual = odd_ones(calls)
     sides: dict[tuple[int, ...], list[int]] = {}
     for rank, ranks in sorted(made.items()):
         sides.setdefault(ranks, []).append(rank)
-    told = ", ".join(f"{ranks_name(who)} made [{ranks_text(what)}]" for what, who in sides.items())
+    told = ", ".join(
+        f"{ranks_name(who)} made [{ranks_briefly(what)}]" for what, who in sides.items()
+    )
     first = min(graph.ops, key=lambda op: op.onset_ns)
     return Root(
         verdict="group_mismatch",
@@ -111,6 +111,16 @@ def group_mismatch(graph: WaitGraph) -> Root | None:
         where=where_of(graph.waits, odd),
         tied=usual is None,
     )
+
+
+def _clash(waits: Waits) -> str | None:
+    """The lowest number under which ranks made different groups."""
+    begun: dict[int, Begun] = {}
+    for wait in waits.ranks.values():
+        begun.update(zip(map(id, wait.made), wait.made, strict=True))
+    first: dict[str, tuple[int, ...]] = {}
+    clashes = {name for name, ranks in begun.values() if first.setdefault(name, ranks) != ranks}
+    return min((name for name in clashes if name.isdecimal()), key=int, default=None)
 
 
 def divergence(graph: WaitGraph) -> Root | None:

@@ -6,7 +6,7 @@ that are waited in, not with the square of the number of ranks.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 from harness.diagnosis.waits.compare import (
     odd_by_condition,
@@ -72,16 +72,13 @@ class Members:
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._world = tuple(range(waits.world_size))
-        self._known: dict[tuple[str, str], set[int]] = {}
         self._guessed: dict[tuple[str, str], tuple[int, ...]] = {}
-        self.carries_p2p: set[tuple[str, str]] = set()
-        for rank, wait in waits.ranks.items():
-            for group in wait.tracks:
-                key = (group.name, group.desc)
-                self._known.setdefault(key, set()).add(rank)
-            for op in wait.pending:
-                if op.peers:
-                    self.carries_p2p.add((op.group.name, op.group.desc))
+        self.carries_p2p = {
+            (op.group.name, op.group.desc)
+            for wait in waits.ranks.values()
+            for op in wait.pending
+            if op.peers
+        }
 
     def of(self, group: Group) -> tuple[int, ...]:
         """Global ranks. Of a group that nobody declares, those that have used it, and those that
@@ -94,6 +91,15 @@ class Members:
         if key not in self._guessed:
             self._guessed[key] = self._guess(key)
         return self._guessed[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, str], set[int]]:
+        """Who has used a group."""
+        known: dict[tuple[str, str], set[int]] = {}
+        for rank, wait in self._waits.ranks.items():
+            for group in wait.tracks:
+                known.setdefault((group.name, group.desc), set()).add(rank)
+        return known
 
     def _guess(self, key: tuple[str, str]) -> tuple[int, ...]:
         known = self._known.get(key, set())
@@ -191,7 +197,8 @@ def _collective(waits: Waits, members: Members, head: Pending) -> Op:
     for rank in everybody:
         wait = waits.ranks.get(rank)
         if wait is None:
-            silent.append(rank)
+            if rank not in waits.unasked:
+                silent.append(rank)
             continue
         track = members.track(rank, group) or _NO_TRACK
         call = track.at(seq)
@@ -256,7 +263,8 @@ def _point_to_point(waits: Waits, wait: RankWait, op: Pending) -> Op:
     for peer in op.peers:
         other = waits.ranks.get(peer)
         if other is None:
-            silent.append(peer)
+            if peer not in waits.unasked:
+                silent.append(peer)
             continue
         theirs = _other_end(other, wait.rank, op)
         at = _ordinal(wait, other, op, theirs)
@@ -350,7 +358,8 @@ def _creation(waits: Waits, creation: Creation) -> Op:
     for rank in creation.ranks:
         wait = waits.ranks.get(rank)
         if wait is None:
-            silent.append(rank)
+            if rank not in waits.unasked:
+                silent.append(rank)
         elif _makes(wait, creation):
             continue
         elif _has_made(wait, creation):

@@ -1,16 +1,29 @@
 """Waits of a living rank, from what its agent could see of it: the last entries of its flight
 record, the logs of its groups and point-to-point operations, its process, its stack, two looks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import TypeVar
 
 from harness.collectives import GroupCreation, PointToPoint
+from harness.columns import Creations, MadeGroup
 from harness.diagnosis.waits.course import course
 from harness.diagnosis.waits.past import Growing, recorded, undeclared
-from harness.diagnosis.waits.record import Call, Creation, Group, P2pKey, Pending, RankWait, Track
+from harness.diagnosis.waits.record import (
+    Begun,
+    Call,
+    Creation,
+    Group,
+    P2pKey,
+    Pending,
+    RankWait,
+    Track,
+)
 from harness.events import EvidenceTaken
 from harness.sightings import Frame
+
+T = TypeVar("T")
 
 COMMUNICATION = ("torch/distributed/", "_engine_run_backward", "torch/autograd/graph.py")
 """Marks of frames that wait for other ranks when nothing of the user's is inside of them."""
@@ -22,11 +35,14 @@ _UNRECORDED = {"monitored_barrier"}
 
 
 class Stacks:
-    """What stacks say, worked out once for all ranks of which one and the same was taken."""
+    """What evidence says, worked out once for all ranks that tell the same: stacks, and groups that
+    they have made."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[tuple[Frame, ...], tuple[str, ...], bool]] = {}
         """By identity of the frames, which are kept for that."""
+        self._declared = _Of(_declared)
+        self._begun = _Of(_begun)
 
     def of(self, frames: tuple[Frame, ...]) -> tuple[tuple[str, ...], bool]:
         """`file:function` of each, and whether they are `in_communication`."""
@@ -36,13 +52,47 @@ class Stacks:
             known = self._known[id(frames)] = frames, places, in_communication(frames)
         return known[1], known[2]
 
+    def declared(self, groups: Sequence[GroupCreation]) -> dict[str, Group]:
+        """A rank's own groups by name; of two with one name the younger."""
+        if isinstance(groups, Creations):
+            return dict(filter(None, map(self._declared.__getitem__, groups.groups)))
+        return dict(filter(None, map(_declared, groups)))
+
+    def begun(self, groups: Sequence[GroupCreation]) -> tuple[Begun, ...]:
+        """Groups that a rank has begun to make, and not failed to."""
+        if isinstance(groups, Creations):
+            return tuple(filter(None, map(self._begun.__getitem__, groups.groups)))
+        return tuple(filter(None, map(_begun, groups)))
+
+
+class _Of(dict[MadeGroup, T]):
+    """What follows from a group, worked out once for all ranks that tell of it."""
+
+    def __init__(self, work_out: Callable[[MadeGroup], T]) -> None:
+        self._work_out = work_out
+
+    def __missing__(self, made: MadeGroup) -> T:
+        found = self[made] = self._work_out(made)
+        return found
+
+
+def _declared(made: GroupCreation | MadeGroup) -> tuple[str, Group] | None:
+    if not (made.member and made.pg and made.ranks):
+        return None
+    return made.pg, Group(name=made.pg, desc=made.pg_desc, ranks=made.ranks)
+
+
+def _begun(made: GroupCreation | MadeGroup) -> Begun | None:
+    return (made.pg, made.ranks) if made.pg and made.ranks and not made.failed else None
+
 
 def rank_wait(evidence: EvidenceTaken, stacks: Stacks | None = None) -> RankWait:
     """What `evidence` says of the rank's waits. Without a second look `progressed` is None.
-    `stacks` remembers those of the ranks before."""
+    `stacks` remembers what the ranks before told."""
     groups, p2p = evidence.groups, evidence.p2p
-    stack, communicates = (stacks or Stacks()).of(evidence.frames)
-    declared = _groups(groups) if groups else {}
+    known = stacks or Stacks()
+    stack, communicates = known.of(evidence.frames)
+    declared = known.declared(groups) if groups else {}
     tracks, past, calls = recorded(evidence.collectives, declared)
     if (
         not calls
@@ -58,6 +108,7 @@ def rank_wait(evidence: EvidenceTaken, stacks: Stacks | None = None) -> RankWait
         pending = _with_messages(evidence, declared, calls)
     else:
         pending = tuple(calls if len(calls) < 2 else sorted(calls, key=_created_ns))
+    in_one = bool(groups) and not (isinstance(groups, Creations) and groups.all_ended)
     return RankWait(
         rank=evidence.rank,
         pending=pending,
@@ -67,17 +118,15 @@ def rank_wait(evidence: EvidenceTaken, stacks: Stacks | None = None) -> RankWait
         program=past.program,
         order=past.order,
         course=course(evidence.collectives, p2p) if p2p else (),
-        creating=_creating(groups) if groups else None,
-        meeting=next((g for g in reversed(groups) if _open(g)), None) if groups else None,
+        creating=_creating(groups) if in_one else None,
+        meeting=next((g for g in reversed(groups) if _open(g)), None) if in_one else None,
         process=evidence.process,
         doing=evidence.user_frame,
         stack=stack,
         progressed=evidence.advanced,
         blocked=(bool(p2p) and any([op.state == "waiting" for op in p2p]))
         or (bool(calls) and _stands_in_it(evidence, communicates=communicates)),
-        made=tuple([(g.pg, g.ranks) for g in groups if g.pg and g.ranks and not g.failed])
-        if groups
-        else (),
+        made=known.begun(groups) if groups else (),
         apart=evidence.branches,
     )
 
@@ -138,15 +187,6 @@ def in_communication(frames: tuple[Frame, ...]) -> bool:
 
 def _is_library(file: str) -> bool:
     return file.startswith("<") or "/python3" in file or "site-packages/torch/" in file
-
-
-def _groups(groups: tuple[GroupCreation, ...]) -> dict[str, Group]:
-    """Its own groups by name; of two with one name the younger."""
-    return {
-        made.pg: Group(name=made.pg, desc=made.pg_desc, ranks=made.ranks)
-        for made in groups
-        if made.member and made.pg and made.ranks
-    }
 
 
 def _creating(groups: tuple[GroupCreation, ...]) -> Creation | None:

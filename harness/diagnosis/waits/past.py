@@ -7,12 +7,13 @@ from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
 
-from harness.collectives import Collective, Columns, Recorded, Terms, is_done, same_input
-from harness.diagnosis.waits.record import Call, Group, Pending, Step, Track
+from harness.collectives import Collective, Terms, is_done, same_input
+from harness.columns import Columns, Recorded
+from harness.diagnosis.waits.record import ALONE, Call, Group, Pending, Step, Track
 
 _record_id = attrgetter("record_id")
-_ALONE = "a group of its own"
-"""Role of a group that no other rank is in: what is called there concerns nobody."""
+_LONGEST_GAP = 1 << 16
+"""Between two calls of a group, where one that never finished is kept beside the newest ones."""
 
 
 def recorded(
@@ -47,15 +48,15 @@ def _of_columns(
 ) -> tuple[dict[Group, Track], "Past", list[Pending]] | None:
     """The same without a look at a single entry; None where it has to be looked at."""
     columns = it.columns
-    if declared:
+    try:
+        groups = tuple(map(declared.__getitem__, it.names))
+    except KeyError:
         groups = tuple(
             [
                 declared.get(name) or undeclared(name, desc)
                 for name, desc in zip(it.names, columns.descs, strict=True)
             ]
         )
-    else:
-        groups = tuple(map(undeclared, it.names, columns.descs))
     past = _past_of(roles(groups), columns)
     if past is None:
         return None
@@ -75,12 +76,15 @@ def _of_columns(
 def roles(groups: Sequence[Group]) -> tuple[str, ...]:
     """What each of a rank's groups is to it. Those that nobody has described are told apart by size
     and by the order in which they were made: their names are others on every rank, but counted."""
+    known = tuple([group.role for group in groups])
+    if "" not in known:  # nearly always, and there are thousands
+        return known
     seen: Counter[int] = Counter()
     found = [group.label for group in groups]
     for at in sorted(range(len(groups)), key=lambda at: _made_as(groups[at])):
         group, size = groups[at], len(groups[at].ranks or ())
         if size == 1:
-            found[at] = _ALONE
+            found[at] = ALONE
         elif not group.described:
             seen[size] += 1
             of = f" of {size} ranks" if size else ""
@@ -140,7 +144,7 @@ def _past(labels: tuple[str, ...], places: tuple[int, ...], entries: tuple[_Part
         order=tuple(
             (labels[places[at]], entries[at][1])
             for at in range(begin, len(entries))
-            if labels[places[at]] != _ALONE
+            if labels[places[at]] != ALONE
         ),
         whole=not entries or entries[begin][0] == 0,
     )
@@ -207,6 +211,9 @@ class Growing:
             self.sites.append(site)
             return
         if at < 0:
+            return
+        if at > len(self.calls) + _LONGEST_GAP:  # what is older is compared with nobody's
+            self.first, self.calls, self.sites = seq, [call], [site]
             return
         self.calls.extend([None] * (at + 1 - len(self.calls)))
         self.sites.extend([""] * (at + 1 - len(self.sites)))

@@ -8,6 +8,9 @@ from harness.collectives import GroupCreation, Terms
 from harness.incidents import EvidenceRef, Where
 from harness.sightings import ProcessFacts
 
+ALONE = "a group of its own"
+"""Role of a group that no other rank is in: what is called there concerns nobody."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -21,6 +24,12 @@ class Group:
     name: str
     desc: str
     ranks: tuple[int, ...] | None = None
+    role: str = field(init=False, compare=False, repr=False)
+    """What it is to its members: `desc`, or that no other rank is in it; empty when nobody says."""
+
+    def __post_init__(self) -> None:
+        alone = self.ranks is not None and len(self.ranks) == 1
+        object.__setattr__(self, "role", ALONE if alone else self.desc if self.described else "")
 
     def __hash__(self) -> int:
         return hash(self.name)  # thousands of ranks are not hashed again and again
@@ -65,7 +74,8 @@ def end_of(rank: int) -> str:
     return f"rank {rank}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# One that may be changed is made in a third of the time, and there are tens of thousands.
+@dataclass(slots=True, kw_only=True)
 class Pending:
     """An operation that has been called and has not finished.
 
@@ -120,11 +130,14 @@ class Creation:
     """Empty when it has none yet."""
 
 
+Begun = tuple[str, tuple[int, ...]]
+"""Name and global ranks of a group whose creation has begun; one object for all ranks that tell of
+it alike."""
 P2pKey = tuple[int, bool, str]
 """Peer (global rank), whether it is a send, and name of the group (or group and tag)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RankWait:
     """One rank. `pending` is in the order of its calls: the first is what it waits in.
 
@@ -164,8 +177,8 @@ class RankWait:
     """Whether it stands in what it has pending; False when its main thread is seen elsewhere."""
     ended: str = ""
     """How its process ended, when it left without an error."""
-    made: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Name and global ranks of each group whose creation it has begun, oldest first."""
+    made: tuple[Begun, ...] = ()
+    """Groups whose creation it has begun, oldest first."""
     apart: tuple[str, ...] = ()
     """Conditions on the rank that it stands below, as `file:line: source`."""
 
@@ -191,6 +204,9 @@ class Waits:
     world_size: int
     ranks: Mapping[int, RankWait]
     unreadable: frozenset[int] = frozenset()
+    unasked: frozenset[int] = frozenset()
+    """Ranks that nobody has looked at (yet), of which nothing is claimed: they are in no operation,
+    and no operation lacks them."""
     shown_by: Callable[[int], EvidenceRef | None] | None = None
     """Where the waits of a rank are to be seen, when its own record does not say."""
 

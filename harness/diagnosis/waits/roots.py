@@ -244,7 +244,7 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
         odd = sorted(strange)
         before, after = strange[odd[0]]
         cause = (
-            f"{around}; {ranks_name(odd)} came from {before} to {after}, which no other rank does"
+            f"{ranks_name(odd)} came from {before} to {after}, which no other rank does; {around}"
         )
         return _odd_ones(graph, op, odd, cause)
     left = off_course(graph.waits, ranks)
@@ -252,13 +252,13 @@ def _cycle(graph: WaitGraph, ranks: list[int], ops: list[Op]) -> Root:
         odd = sorted(left)
         expected, came = left[odd[0]]
         cause = (
-            f"{around}; {ranks_name(odd)} went on to {came} where {expected} followed in all steps"
-            " before"
+            f"{ranks_name(odd)} went on to {came} where {expected} followed in all steps before;"
+            f" {around}"
         )
         return _odd_ones(graph, op, odd, cause)
     uneven = slip({rank: wait.order for rank, wait in graph.waits.ranks.items()})
     if uneven is not None and uneven.rank in ranks:
-        return _odd_ones(graph, op, [uneven.rank], f"{around}; {uneven.text}")
+        return _odd_ones(graph, op, [uneven.rank], f"{uneven.text}; {around}")
     return Root(
         verdict="collective_mismatch", ranks=tuple(ranks),
         confidence="likely" if all(_known(graph, op) for op in ops) else "possible",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from harness.diagnosis.signature import Signature, place_text
 from harness.diagnosis.waits.disagree import divergence, terms_differ
+from harness.diagnosis.waits.few import holds
 from harness.diagnosis.waits.graph import Op, WaitGraph, build
 from harness.diagnosis.waits.nobody import NOBODY
 from harness.diagnosis.waits.record import Waits
@@ -32,6 +33,8 @@ def judge(waits: Waits) -> list[Verdict]:
         earlier = divergence(graph)
         if earlier is not None:
             roots = [earlier, *(r for r in roots if r.verdict != "network_stall")]
+    if waits.unasked:
+        roots = [root for root in roots if holds(root, waits)]
     families: dict[str, list[Root]] = {}
     for root in roots:
         families.setdefault(FAMILY_OF[root.verdict], []).append(root)
@@ -159,7 +162,8 @@ def _reason(
         parts.append(f"{_wait(through)} for those")
     if innocent:
         parts.append(f"{_wait(innocent)} for none of them")
-    left_none = sorted(set(range(graph.waits.world_size)) - graph.waits.ranks.keys())
+    known = graph.waits.ranks.keys() | graph.waits.unasked
+    left_none = sorted(set(range(graph.waits.world_size)) - known)
     if left_none:
         parts.append(f"{ranks_name(left_none)} left no record")
     return "; ".join(parts)

@@ -66,11 +66,15 @@ def test_refusals_name_the_reason(make_controller: Any) -> None:
             "node rank 0 is taken by the agent with pid 1000 on host0"
         )
         assert await refusal(node_rank=2) == "node rank 2 is not in 0..1 (--nnodes 2)"
+        assert await refusal(node_rank=1, nnodes="2:3") == (
+            "it was started with --nnodes 2:3, the run with --nnodes 2: all nodes have to be given"
+            " the same"
+        )
         assert "at least 1 is needed" in await refusal(node_rank=1, local_world_size=0)
         assert await refusal(run="other") == "it belongs to run other, here runs t"
         assert "knows no such agent" in await refusal(run="t", node_rank=1)
         assert "has lost orders" in await refusal(run="t", node_rank=0, last_order=5)
-        second = controller.link(-1)
+        second = controller.link(-1, nnodes="2")
         assert (await second.join()).node_rank == 1
         assert await refusal(node_rank=-1, pid=7) == "all 2 nodes have joined (--nnodes 2)"
         with pytest.raises(UsageError, match="refused: node rank 0 is taken"):
