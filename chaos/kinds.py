@@ -80,6 +80,12 @@ class Kind:
         """The run must be stopped for it: it would only fail again."""
         return self.actions == ("stop",)
 
+    @property
+    def alone(self) -> bool:
+        """Nothing can come after it in the same run: it ends the run, or goes on in it for long
+        until it is told."""
+        return self.ends or (self.actions == ("report",) and self.steps > 0)
+
 
 class Unfit(Exception):
     """The fault cannot be done here, in words."""

@@ -2,7 +2,8 @@
 
 A run of its own for each fault costs more in starting than in being harmed. In a series each fault
 meets processes that are new (where the one before was answered by a restart), and the end is
-compared with one run without faults. What must stop a run is done alone.
+compared with one run without faults. What must stop a run, or goes on in it for
+long until it is told, is done alone.
 """
 
 import dataclasses
@@ -25,17 +26,17 @@ counts from its start."""
 
 
 def joined(singles: Sequence[Plan], length: int, seed: int) -> Iterator[Plan]:
-    """`singles`, each with one fault, as runs of up to `length` faults; those that end a run stay
-    as they are."""
+    """`singles`, each with one fault, as runs of up to `length` faults; those that are done
+    alone stay as they are."""
     runs: list[list[Plan]] = []
     alone: list[list[Plan]] = []
     for name in dict.fromkeys(plan.workload.name for plan in singles):
         mine = [plan for plan in singles if plan.workload.name == name]
-        going = _mixed([plan for plan in mine if not find(_kind(plan)).ends])
+        going = _mixed([plan for plan in mine if not find(_kind(plan)).alone])
         chunks = [going[first : first + length] for first in range(0, len(going), length)]
         steps = max((_steps(chunk) for chunk in chunks), default=0)
         runs.append([_one(chunk, steps, number, seed) for number, chunk in enumerate(chunks)])
-        alone.append(_mixed([plan for plan in mine if find(_kind(plan)).ends]))
+        alone.append(_mixed([plan for plan in mine if find(_kind(plan)).alone]))
     # Workloads in turn: a campaign that is cut short has seen all of them.
     for found in (runs, alone):
         yield from (plan for turn in zip_longest(*found) for plan in turn if plan is not None)
@@ -65,7 +66,7 @@ def _steps(chunk: Sequence[Plan]) -> int:
     for plan in chunk:
         kind = find(_kind(plan))
         steps += _UNTOLD if not kind.verdicts else 0
-        steps += kind.before + (_SEEN_LATE if kind.steps else 0)
+        steps += _SEEN_LATE if kind.steps else 0
         # In the others each restart gets the run past one more checkpoint.
         steps += 0 if _TELLS_STEPS in one.has or not kind.verdicts else one.every
     return steps
@@ -80,7 +81,7 @@ def _one(chunk: Sequence[Plan], steps: int, number: int, seed: int) -> Plan:
     one: Workload = chunk[0].workload
     draw = random.Random(f"{one.name} {number} {seed}")
     faults = tuple(
-        _later(plan.faults[0], find(_kind(plan)).before + _step(one, at, draw.randrange(1, 4)))
+        _later(plan.faults[0], _step(one, at, draw.randrange(1, 4)))
         for at, plan in enumerate(chunk)
     )
     ranks = {planned.fault.rank for planned in faults} - {ANY}

@@ -10,7 +10,7 @@ from harness.chaos.judge import Check, Judgment, Row
 from harness.chaos.workloads import workload
 
 LAYOUTS = [workload("dp2"), workload("fsdp4")]
-CHOSEN = [kinds.find(name) for name in ("kill", "pause", "exit_zero", "stop")]
+CHOSEN = [kinds.find(name) for name in ("kill", "pause", "exit_zero", "stop", "slow")]
 
 
 def test_a_series_does_what_single_runs_would_do() -> None:
@@ -25,7 +25,7 @@ def test_a_series_does_what_single_runs_would_do() -> None:
     for run in runs:
         plan.check(run)
         names = [planned.fault.kind for planned in run.faults]
-        assert "exit_zero" not in names or len(names) == 1
+        assert not {"exit_zero", "slow"} & {*names} or len(names) == 1
         assert all(one != two for one, two in itertools.pairwise(names))
     first = [run.workload.name for run in runs[:2]]
     assert first == ["dp2", "fsdp4"]
