@@ -112,12 +112,16 @@ def ranks_of(runs: Runs) -> tuple[int, ...]:
 
 
 def ranks_name(ranks: Sequence[int]) -> str:
-    """`[3]` as `rank 3`, `[0, 1, 2]` as `ranks 0-2`; of very many the first, and how many more."""
-    many = sorted(set(ranks))
-    text = ranks_text(many)
+    """`[3]` as `rank 3`, `[0, 1, 2]` as `ranks 0-2`; of very many the first, as `ranks_briefly`."""
+    return f"rank{'' if len(set(ranks)) == 1 else 's'} {ranks_briefly(ranks)}"
+
+
+def ranks_briefly(ranks: Sequence[int]) -> str:
+    """`[0, 1, 2, 5]` as `0-2,5`; of very many the first, and how many more there are."""
+    text = ranks_text(ranks)
     parts = text.split(",")
-    if len(parts) > _MOST_PARTS:
-        kept = ",".join(parts[:_KEPT_PARTS])
-        last = int(parts[_KEPT_PARTS - 1].rpartition("-")[2])
-        text = f"{kept} and {sum(rank > last for rank in many):,} more"
-    return f"rank{'' if len(many) == 1 else 's'} {text}"
+    if len(parts) <= _MOST_PARTS:
+        return text
+    last = int(parts[_KEPT_PARTS - 1].rpartition("-")[2])
+    more = sum(rank > last for rank in set(ranks))
+    return f"{','.join(parts[:_KEPT_PARTS])} and {more:,} more"

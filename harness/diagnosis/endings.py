@@ -7,6 +7,7 @@ they fail, a slow exit handler is enough.
 import json
 import signal
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from harness import events as e
@@ -128,6 +129,8 @@ def _exit_message(rank: RankState, code: str) -> str:
     return f"{code}; its last line was: {said}" if said and said not in code else code
 
 
+# Thousands of ranks are judged again with every word of one more.
+@lru_cache(maxsize=1 << 15)
 def _kind_of_error(said: str, traceback: str, cause: str) -> Kind:
     """A chain that begins with a cry is a cry, whatever was raised on top of it."""
     frames = [line for line in traceback.splitlines() if line.lstrip().startswith("File ")]

@@ -3,7 +3,7 @@
 from harness.diagnosis.signature import Signature
 from harness.incidents import Finding
 from harness.state import AttemptState
-from harness.topology import ranks_text
+from harness.topology import ranks_briefly
 
 
 def find(attempt: AttemptState) -> list[Finding]:
@@ -18,8 +18,8 @@ def find(attempt: AttemptState) -> list[Finding]:
         Finding(
             verdict="group_mismatch",
             ranks=ranks,
-            cause=f"new_group number {first.pg} is [{ranks_text(list(first.ranks))}] on some ranks"
-            f" and [{ranks_text(list(other.ranks))}] on others; every rank has to make every group,"
+            cause=f"new_group number {first.pg} is [{ranks_briefly(first.ranks)}] on some ranks"
+            f" and [{ranks_briefly(other.ranks)}] on others; every rank has to make every group,"
             " in the same order",
             reason="both groups use the same name in the store, so their members may be connected"
             " crosswise, and nothing on record tells who left one out",

@@ -10,7 +10,7 @@ from harness.state import AttemptState
 from harness.state.arrivals import Arrivals, GroupArrivals, step_at
 from harness.state.growth import ALONE_BYTES
 from harness.state.waits import Streak, Turns
-from harness.topology import ranks_name, ranks_text
+from harness.topology import ranks_name
 
 _UNTOLD_NS = 15_000_000_000
 """By then growth is known for a leak or has not been even."""
@@ -117,7 +117,7 @@ def _pauses(attempt: AttemptState, group: GroupArrivals, turns: Turns) -> Findin
         verdict="unsynchronised_pauses",
         ranks=ranks,
         cause=(
-            f"ranks {ranks_text(ranks)} pause at different times, {_seconds(turns.usual_ns)} each"
+            f"{ranks_name(ranks)} pause at different times, {_seconds(turns.usual_ns)} each"
             f" ({shown}), {began}; the others wait each time, {share:.0%} of the time together:"
             " let all pause at once (gc.disable() and gc.collect() every so many steps)"
         ),

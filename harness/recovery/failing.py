@@ -3,6 +3,8 @@
 Of thousands of ranks few are asked first, and the others where these do not explain the failure.
 """
 
+from heapq import nsmallest
+
 from harness import events as e
 from harness import orders as o
 from harness.diagnosis import conclude, diagnose
@@ -14,8 +16,8 @@ from harness.recovery.watching import in_thousands, most_at_an_end
 from harness.state import AttemptState, Collection, RankState, RunState
 from harness.topology import ranks_name, ranks_text
 
-_FEW_NODES = 32
-"""With failed ranks on more nodes than that, all are asked."""
+_FEW_RANKS = 32
+"""Of those that failed, the first are asked; the others mostly died of it."""
 _OF_ITSELF = frozenset(
     {"exception", "killed_by_signal", "out_of_memory", "device_fault", "dataloader_worker_died"}
 )
@@ -81,10 +83,18 @@ def _asked(nodes: set[int], ask: o.CollectEvidence) -> list[Decision]:
 
 def _wanted(attempt: AttemptState, reachable: set[int], asked: set[int]) -> set[int]:
     """Nodes that are to be asked and were not yet."""
-    failed = {attempt.ranks[rank].node_rank for rank in attempt.failed} & reachable
-    if not in_thousands(attempt.world_size) or len(failed) > _FEW_NODES:
+    if not in_thousands(attempt.world_size):
         return reachable - asked
+    ranks = nsmallest(_FEW_RANKS, (attempt.ranks[rank] for rank in attempt.failed), key=_failed_ns)
+    failed = {rank.node_rank for rank in ranks} & reachable
     return (failed if asked else failed | nodes_to_ask(attempt, reachable)) - asked
+
+
+def _failed_ns(rank: RankState) -> int:
+    """When it failed, as it says itself or its agent."""
+    if rank.raised is not None:
+        return rank.raised.raised_ns
+    return 0 if rank.exited is None else rank.exited.exited_ns
 
 
 def _explains_itself(attempt: AttemptState, verdict: Verdict) -> bool:

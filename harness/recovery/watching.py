@@ -13,7 +13,7 @@ from harness.recovery.ending import Decision, next_collection, next_id
 from harness.recovery.remedy import incident_of
 from harness.state import AttemptState, Collection, RunState
 
-_THOUSANDS = 1024
+_THOUSANDS = 1000
 _MOST = ((64, 64), (_THOUSANDS, 16))
 _LATE_LOOKS, _MOST_BUDGETS = 3, 4
 """Looks whose time tells how long the next one may take, on a machine that gives its processes

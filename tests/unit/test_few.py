@@ -218,8 +218,17 @@ def test_what_is_raised_in_a_collective_is_held_against_all(message: str) -> Non
     assert asked(world)[0] == NODES
 
 
-def test_where_many_fail_all_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failing, "_FEW_NODES", 2)
-    world = failed(4, 8, 12)
-    assert asked(world) == [NODES]
-    assert judged(world).first_failing == (4, 8, 12)
+def test_where_many_fail_the_first_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failing, "_FEW_RANKS", 2)
+    world = hung(job_of(turn(13, 14, AWAY)))
+    for rank in (4, 40, 44):
+        world.raises(
+            rank, "ValueError" if rank == 4 else "RuntimeError", "no" if rank == 4 else CRY
+        )
+    first = world.state.collections[0].asked
+    assert {2, 20} <= first
+    assert len(first) < NODES
+    verdict = judged(world)
+    assert (verdict.verdict, verdict.first_failing) == ("exception", (4,))
+    assert {40, 44} <= set(verdict.victims)
+    assert len(world.state.collections[0].asked) < NODES

@@ -10,7 +10,7 @@ from harness.diagnosis.hang.scene import Scene
 from harness.events import StallLooked
 from harness.incidents import Verdict
 from harness.sightings import Flow
-from harness.topology import ranks_name, ranks_text
+from harness.topology import ranks_name
 
 _UNSEEN_NS = 3_000_000_000
 """What is granted before the first look: nothing was seen to move, and nothing not to."""
@@ -102,7 +102,7 @@ def named(scene: Scene, verdict: Verdict, exchange: Exchange) -> Verdict:
     alone = _cut_off(exchange)
     first = tuple(sorted(ends)) if alone is None else (alone,)
     where = (
-        f"all of ranks {ranks_text(sorted(ends))} run, so it is the way between them that is cut, "
+        f"all of {ranks_name(sorted(ends))} run, so it is the way between them that is cut, "
         + ("whichever end it is cut at" if alone is None else f"and every such way ends at {alone}")
     )
     left = sorted((set(verdict.first_failing) | set(verdict.victims) | ends) - set(first))

@@ -8,7 +8,7 @@ from harness.diagnosis.waits.graph import Op, WaitGraph
 from harness.diagnosis.waits.record import Begun, Call, Group, Track, Waits
 from harness.diagnosis.waits.root import Root, place, table, where_of
 from harness.diagnosis.waits.terms import History, disagreement
-from harness.topology import ranks_name, ranks_text
+from harness.topology import ranks_briefly, ranks_name
 
 _HOW = {
     "order": "called it and the next one in the other order",
@@ -96,7 +96,9 @@ def group_mismatch(graph: WaitGraph) -> Root | None:
     sides: dict[tuple[int, ...], list[int]] = {}
     for rank, ranks in sorted(made.items()):
         sides.setdefault(ranks, []).append(rank)
-    told = ", ".join(f"{ranks_name(who)} made [{ranks_text(what)}]" for what, who in sides.items())
+    told = ", ".join(
+        f"{ranks_name(who)} made [{ranks_briefly(what)}]" for what, who in sides.items()
+    )
     first = min(graph.ops, key=lambda op: op.onset_ns)
     return Root(
         verdict="group_mismatch",
