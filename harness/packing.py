@@ -1,26 +1,26 @@
 """Evidence of the ranks of one node as one line: what they have in common is written once.
 
     {"node_rank": 5, "stacks": [...], "records": [...], "groups": [...], "messages": [...],
-     "hosts": [...],
+     "hosts": [...], "lines": [...],
      "ranks": [{"taken": {...}, "stack": 0, "record": 0, "groups": [...], "apart_ns": [...],
                 "made": [...], "places": [...], "made_apart_ns": [...], "made_took_ns": [...],
                 "exchanged": 0, "message_groups": [...], ...,
-                "peers": [[...], ...], "flows": [...]}, ...]}
+                "peers": [[...], ...], "flows": [...], "lines": [...]}, ...]}
 
 `stacks` are the frames of an EvidenceTaken and what follows from them, `records` the columns of its
 flight record (`harness.columns`), `messages` those of its messages; each rank has its place in
 each, and beside it the names of its process groups there and the nanoseconds since the entry
 before. `groups` are process groups, their members as runs; `made` are the places of those that the
-rank has made, and `places` its own in them. `flows` are those of its traffic, in numbers, `hosts`
-the addresses that they name by place. A journal of thousands of ranks is read in a tenth of
-the time: what many nodes have is decoded once.
+rank has made, and `places` its own in them. `flows` are the connections of its traffic in numbers,
+which name addresses by their place in `hosts`; a rank's `lines` are the places of its last lines. A
+journal of thousands of ranks is read in a tenth of the time: what many nodes have is decoded once.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ from harness.observations import EvidenceOfNode, EvidenceTaken
 from harness.packedgroups import MOST_MEMBERS, groups_of
 from harness.sightings import Flow, Frame
 from harness.topology import MOST_RANKS, Runs, runs_of
+
+T = TypeVar("T")
 
 _KEPT = 1024
 _LATEST_NS = 1 << 63
@@ -76,6 +78,7 @@ class _Rank(msgspec.Struct):
     message_took_ns: tuple[_Took, ...] = ()
     peers: tuple[tuple[int, ...], ...] = ()
     flows: tuple[int, ...] = ()
+    lines: tuple[_Place, ...] = ()
 
 
 class _Node(msgspec.Struct):
@@ -86,6 +89,7 @@ class _Node(msgspec.Struct):
     groups: tuple[msgspec.Raw, ...] = ()
     messages: tuple[msgspec.Raw, ...] = ()
     hosts: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 _nodes = msgspec.json.Decoder(_Node)
@@ -116,6 +120,7 @@ class _Packer:
     def __init__(self) -> None:
         self.stacks, self.records, self.groups, self.messages = (_Table() for _ in range(4))
         self.hosts: dict[str, int] = {}
+        self.lines: dict[str, int] = {}
         self._runs: dict[int, tuple[tuple[int, ...], Runs]] = {}
         """By identity of the ranks, which are kept for that: ranks of one node have one object for
         the world."""
@@ -140,6 +145,10 @@ class _Packer:
         if taken.traffic is not None and taken.traffic.flows:
             alone["traffic"] = replace(taken.traffic, flows=())
             one |= self._flows(taken.traffic.flows)
+        if taken.last_lines:
+            alone["last_lines"] = ()
+            lines = self.lines
+            one["lines"] = [lines.setdefault(line, len(lines)) for line in taken.last_lines]
         return {"taken": replace(taken, **alone), **one}
 
     def _recorded(self, taken: EvidenceTaken) -> dict[str, Any] | None:
@@ -212,6 +221,7 @@ def packed(event: EvidenceOfNode) -> dict[str, Any]:
         "groups": packer.groups.raw(),
         "messages": packer.messages.raw(),
         "hosts": list(packer.hosts),
+        "lines": list(packer.lines),
         "ranks": ranks,
     }
 
@@ -316,6 +326,8 @@ def unpacked(raw: msgspec.Raw) -> EvidenceOfNode:
             object.__setattr__(taken, "p2p", _exchanged(one, _at(messages, one.exchanged)))
         if one.flows:
             _put_flows(one, node.hosts)
+        if one.lines:
+            object.__setattr__(taken, "last_lines", _listed(node.lines, one.lines))
     return EvidenceOfNode(node_rank=node.node_rank, taken=tuple([one.taken for one in node.ranks]))
 
 
@@ -323,6 +335,13 @@ def _at(many: Sequence[Any], place: int) -> Any:
     if place >= len(many):
         raise msgspec.ValidationError(f"no stack or record number {place}")
     return many[place]
+
+
+def _listed(many: Sequence[T], places: Sequence[int]) -> tuple[T, ...]:
+    try:
+        return tuple(map(many.__getitem__, places))
+    except IndexError:
+        raise msgspec.ValidationError("a place in a list that ends before it") from None
 
 
 def _recorded(one: _Rank, columns: Columns) -> Recorded:
@@ -339,10 +358,7 @@ def _creations(one: _Rank, groups: Sequence[MadeGroup]) -> Creations:
         raise msgspec.ValidationError("places or times that do not belong to the groups")
     if sum(one.made_apart_ns) >= _FARTHEST:
         raise msgspec.ValidationError("groups made at no possible time")
-    try:
-        made = tuple(map(groups.__getitem__, one.made))
-    except IndexError:
-        raise msgspec.ValidationError("a group that is not listed") from None
+    made = _listed(groups, one.made)
     return Creations(made, one.places, one.made_apart_ns, one.made_took_ns)
 
 
