@@ -1,5 +1,5 @@
-"""Evidence of the ranks of one node out of its line, as `harness.packing` has put it there: what many
-nodes have in common is decoded once."""
+"""Evidence of the ranks of one node out of its line, as `harness.packing` has put it there: what
+many nodes have in common is decoded once."""
 
 from collections.abc import Sequence
 from functools import lru_cache
