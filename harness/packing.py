@@ -63,7 +63,7 @@ class _Packer:
         alone: dict[str, Any] = {}
         if taken.frames:
             alone |= {"frames": (), "frames_by": "", "user_frame": None, "branches": ()}
-            one["stack"] = self.stacks.place({name: getattr(taken, name) for name in alone})
+            one["stack"] = self.stacks.place(_stack(taken))
         for name, pack in (
             ("collectives", self._recorded),
             ("groups", self._made),
@@ -154,6 +154,22 @@ def packed(event: EvidenceOfNode) -> dict[str, Any]:
         "hosts": list(packer.hosts),
         "lines": list(packer.lines),
         "ranks": ranks,
+    }
+
+
+def _stack(taken: EvidenceTaken) -> dict[str, Any]:
+    """Its frames, each file once, and what goes with them."""
+    files: dict[str, int] = {}
+    frames = [
+        (files.setdefault(frame.file, len(files)), frame.line, frame.function)
+        for frame in taken.frames
+    ]
+    return {
+        "files": list(files),
+        "frames": frames,
+        "frames_by": taken.frames_by,
+        "user_frame": taken.user_frame,
+        "branches": taken.branches,
     }
 
 

@@ -35,7 +35,8 @@ _Took = Annotated[int, msgspec.Meta(ge=-FARTHEST, le=FARTHEST)]
 
 
 class _Stack(msgspec.Struct):
-    frames: tuple[Frame, ...]
+    files: tuple[str, ...]
+    frames: tuple[tuple[_Place, int, str], ...]
     frames_by: str
     user_frame: Where | None
     branches: tuple[str, ...]
@@ -168,7 +169,18 @@ def _stack(raw: bytes) -> tuple[tuple[str, Any], ...]:
     if raw.startswith(b"["):
         return (("frames", _old_stacks.decode(raw)),)
     it = _stacks.decode(raw)
-    return tuple((name, getattr(it, name)) for name in it.__struct_fields__)
+    if any(place >= len(it.files) for place, _, _ in it.frames):
+        raise msgspec.ValidationError("a frame in a file that is not listed")
+    frames = tuple(
+        Frame(file=it.files[place], line=line, function=function)
+        for place, line, function in it.frames
+    )
+    return (
+        ("frames", frames),
+        ("frames_by", it.frames_by),
+        ("user_frame", it.user_frame),
+        ("branches", it.branches),
+    )
 
 
 @lru_cache(maxsize=_KEPT)

@@ -208,6 +208,8 @@ def test_what_ranks_have_in_common_is_told_once() -> None:
         (("records", 0, "kinds"), [0, -1]),
         (("records", 0), []),
         (("stacks",), [3]),
+        (("stacks", 0, "files"), []),
+        (("stacks", 0, "frames"), [[-1, 3, "train"]]),
         (("ranks", 0, "made"), [0]),
         (("ranks", 0, "made"), [0, 2]),
         (("ranks", 0, "made"), [-1, 1]),
@@ -243,6 +245,7 @@ def test_a_line_that_does_not_fit_together_is_no_record(path: tuple[Any, ...], v
         collection=0, rank=0, process=None, collectives=(collective(0), collective(1)),
         groups=(made("0", 0, 1), made("1", 0)), p2p=(sent(1), sent(2)),
         traffic=Traffic(seconds=0.4, flows=(Flow(local="a", remote="b"),)), last_lines=("a",),
+        frames=(Frame(file="a.py", line=3, function="f"),),
     )  # fmt: skip
     event = e.EvidenceOfNode(node_rank=0, taken=(taken,))
     line = json.loads(codec.encode(e.Record(stamp=STAMP, event=event)))
