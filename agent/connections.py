@@ -26,7 +26,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 _ANSWER_SECONDS = 1.0
 _FRESH_SECONDS = 0.02
 """Ranks of a node are looked at side by side: one table serves them all."""
-_MOST_FLOWS = 64
+MOST_FLOWS = 64
 
 # Places in struct tcp_info (linux/tcp.h), which only ever grows at its end.
 _RETRANSMITS, _PROBES, _LAST_ACK = 2, 3, 56
@@ -135,8 +135,11 @@ class Connections:
         inode = self._ends.get((connection.remote, connection.local))
         return -1 if inode is None else self._owners.get(inode, -1)
 
-    def between(self, first: Reading, second: Reading, seconds: float) -> Traffic:
-        """What happened between two readings of one rank, by the address at the other end."""
+    def between(
+        self, first: Reading, second: Reading, seconds: float, most: int = MOST_FLOWS
+    ) -> Traffic:
+        """What happened between two readings of one rank, by the address at the other end: the
+        `most` of them that nobody answers, or over which most has moved."""
         found: dict[tuple[str, str, bool], list[tuple[Connection, int, int]]] = {}
         for inode, now in second.items():
             before = first.get(inode)
@@ -162,7 +165,7 @@ class Connections:
             for (local, remote, dead), group in found.items()
         ]
         flows.sort(key=lambda f: (not f.unanswered, -f.sent_bytes - f.received_bytes, f.remote))
-        return Traffic(seconds=round(seconds, 3), flows=tuple(flows[:_MOST_FLOWS]))
+        return Traffic(seconds=round(seconds, 3), flows=tuple(flows[:most]))
 
 
 def _peers(ranks: Iterable[int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.agent import activity, branches, flight, processes, spyreport, stacks
-from harness.agent.connections import Connections
+from harness.agent.connections import MOST_FLOWS, Connections
 from harness.agent.recordlogs import MOST_GROUPS_OF_OTHERS
 from harness.agent.workers import Worker
 from harness.collectives import Collective
@@ -91,7 +91,9 @@ class Scene:
                 work = activity.between(before, self._activity())
                 now = await self._connections.read(worker.rank)
                 if wires is not None and now is not None:
-                    traffic = self._connections.between(wires, now, work.seconds)
+                    # In a world of thousands a rank may be connected with thousands of others.
+                    flows = self._order.most if self._order.together else MOST_FLOWS
+                    traffic = self._connections.between(wires, now, work.seconds, flows)
             second = await self._second_look(first)
         else:
             self._of_the_dead()

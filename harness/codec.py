@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from harness import events, packing
+from harness import events, packing, unpacking
 from harness.events import Event, EvidenceOfNode, Record, Stamp
 from harness.orders import Command, Order
 
@@ -70,7 +70,7 @@ def _decode_event(name: str, raw: msgspec.Raw) -> Event:
     if cls is None:
         raise CodecError(f"unknown kind of event: {name[:80]!r} (written by a newer version?)")
     if cls is EvidenceOfNode:
-        return packing.unpacked(raw)
+        return unpacking.unpacked(raw)
     if not _tagged_fields(cls):
         return typing.cast(Event, _decoder(cls).decode(raw))
     values: Any = msgspec.json.decode(raw)

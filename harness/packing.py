@@ -1,102 +1,37 @@
 """Evidence of the ranks of one node as one line: what they have in common is written once.
 
     {"node_rank": 5, "stacks": [...], "records": [...], "groups": [...], "messages": [...],
-     "hosts": [...],
+     "hosts": [...], "lines": [...],
      "ranks": [{"taken": {...}, "stack": 0, "record": 0, "groups": [...], "apart_ns": [...],
                 "made": [...], "places": [...], "made_apart_ns": [...], "made_took_ns": [...],
                 "exchanged": 0, "message_groups": [...], ...,
-                "peers": [[...], ...], "flows": [...]}, ...]}
+                "peers": [[...], ...], "flows": [...], "lines": [...]}, ...]}
 
 `stacks` are the frames of an EvidenceTaken and what follows from them, `records` the columns of its
 flight record (`harness.columns`), `messages` those of its messages; each rank has its place in
 each, and beside it the names of its process groups there and the nanoseconds since the entry
 before. `groups` are process groups, their members as runs; `made` are the places of those that the
-rank has made, and `places` its own in them. `flows` are those of its traffic, in numbers, `hosts`
-the addresses that they name by place. A journal of thousands of ranks is read in a tenth of
-the time: what many nodes have is decoded once.
+rank has made, and `places` its own in them. `flows` are the connections of its traffic in numbers,
+which name addresses by their place in `hosts`; a rank's `lines` are the places of its last lines. A
+journal of thousands of ranks is read in a tenth of the time: what many nodes have is decoded once.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from harness.collectives import Collective, GroupCreation, PointToPoint
-from harness.columns import (
-    FLOW_NUMBERS,
-    Columns,
-    Creations,
-    Exchanged,
-    Flows,
-    Kind,
-    MadeGroup,
-    MessageColumns,
-    MessageKind,
-    Recorded,
-)
-from harness.incidents import Where
+from harness.columns import Columns, Kind, MessageColumns, MessageKind
 from harness.observations import EvidenceOfNode, EvidenceTaken
-from harness.packedgroups import MOST_MEMBERS, groups_of
-from harness.sightings import Flow, Frame
+from harness.packedgroups import MOST_MEMBERS
+from harness.sightings import Flow
 from harness.topology import MOST_RANKS, Runs, runs_of
+from harness.unpacking import FARTHEST, are_times, near
 
-_KEPT = 1024
-_LATEST_NS = 1 << 63
-_FARTHEST = 1 << 62
-
-
-_Place = Annotated[int, msgspec.Meta(ge=0)]
-_Apart = Annotated[int, msgspec.Meta(ge=0)]
-_Took = Annotated[int, msgspec.Meta(ge=-_FARTHEST, le=_FARTHEST)]
-
-
-class _Stack(msgspec.Struct):
-    frames: tuple[Frame, ...]
-    frames_by: str
-    user_frame: Where | None
-    branches: tuple[str, ...]
-
-
-class _Rank(msgspec.Struct):
-    taken: EvidenceTaken
-    stack: int = -1
-    record: int = -1
-    groups: tuple[str, ...] = ()
-    apart_ns: tuple[int, ...] = ()
-    made: tuple[_Place, ...] = ()
-    places: tuple[int, ...] = ()
-    made_apart_ns: tuple[_Apart, ...] = ()
-    made_took_ns: tuple[_Took, ...] = ()
-    exchanged: int = -1
-    message_groups: tuple[str, ...] = ()
-    message_apart_ns: tuple[_Apart, ...] = ()
-    message_took_ns: tuple[_Took, ...] = ()
-    peers: tuple[tuple[int, ...], ...] = ()
-    flows: tuple[int, ...] = ()
-
-
-class _Node(msgspec.Struct):
-    node_rank: int
-    stacks: tuple[msgspec.Raw, ...] = ()
-    records: tuple[msgspec.Raw, ...] = ()
-    ranks: tuple[_Rank, ...] = ()
-    groups: tuple[msgspec.Raw, ...] = ()
-    messages: tuple[msgspec.Raw, ...] = ()
-    hosts: tuple[str, ...] = ()
-
-
-_nodes = msgspec.json.Decoder(_Node)
-_stacks = msgspec.json.Decoder(_Stack)
-_old_stacks = msgspec.json.Decoder(tuple[Frame, ...])
-_records = msgspec.json.Decoder(Columns)
-_messages = msgspec.json.Decoder(MessageColumns)
 _encode = msgspec.json.encode
-
-
-# --- into a line ---------------------------------------------------------------------------------
 
 
 class _Table:
@@ -116,6 +51,7 @@ class _Packer:
     def __init__(self) -> None:
         self.stacks, self.records, self.groups, self.messages = (_Table() for _ in range(4))
         self.hosts: dict[str, int] = {}
+        self.lines: dict[str, int] = {}
         self._runs: dict[int, tuple[tuple[int, ...], Runs]] = {}
         """By identity of the ranks, which are kept for that: ranks of one node have one object for
         the world."""
@@ -127,7 +63,7 @@ class _Packer:
         alone: dict[str, Any] = {}
         if taken.frames:
             alone |= {"frames": (), "frames_by": "", "user_frame": None, "branches": ()}
-            one["stack"] = self.stacks.place({name: getattr(taken, name) for name in alone})
+            one["stack"] = self.stacks.place(_stack(taken))
         for name, pack in (
             ("collectives", self._recorded),
             ("groups", self._made),
@@ -140,18 +76,22 @@ class _Packer:
         if taken.traffic is not None and taken.traffic.flows:
             alone["traffic"] = replace(taken.traffic, flows=())
             one |= self._flows(taken.traffic.flows)
+        if taken.last_lines:
+            alone["last_lines"] = ()
+            lines = self.lines
+            one["lines"] = [lines.setdefault(line, len(lines)) for line in taken.last_lines]
         return {"taken": replace(taken, **alone), **one}
 
     def _recorded(self, taken: EvidenceTaken) -> dict[str, Any] | None:
         columns, names, apart_ns = _in_columns(taken.collectives)
-        if not _are_times(apart_ns):
+        if not are_times(apart_ns):
             return None
         return {"record": self.records.place(columns), "groups": names, "apart_ns": apart_ns}
 
     def _exchanged(self, taken: EvidenceTaken) -> dict[str, Any] | None:
         columns, names = _messages_in_columns(taken)
         apart_ns, took_ns = _times(taken.p2p)
-        if not _in_order(apart_ns, took_ns) or not _near((taken.rank, *columns.ends)):
+        if not _in_order(apart_ns, took_ns) or not near((taken.rank, *columns.ends)):
             return None
         return {
             "exchanged": self.messages.place(columns),
@@ -212,7 +152,24 @@ def packed(event: EvidenceOfNode) -> dict[str, Any]:
         "groups": packer.groups.raw(),
         "messages": packer.messages.raw(),
         "hosts": list(packer.hosts),
+        "lines": list(packer.lines),
         "ranks": ranks,
+    }
+
+
+def _stack(taken: EvidenceTaken) -> dict[str, Any]:
+    """Its frames, each file once, and what goes with them."""
+    files: dict[str, int] = {}
+    frames = [
+        (files.setdefault(frame.file, len(files)), frame.line, frame.function)
+        for frame in taken.frames
+    ]
+    return {
+        "files": list(files),
+        "frames": frames,
+        "frames_by": taken.frames_by,
+        "user_frame": taken.user_frame,
+        "branches": taken.branches,
     }
 
 
@@ -276,133 +233,6 @@ def _times(
     return apart_ns, tuple(entry.ended_ns - entry.begun_ns for entry in entries)
 
 
-def _are_times(apart_ns: Sequence[int]) -> bool:
-    """Whether what they add up to are numbers that a line can hold."""
-    return sum(map(abs, apart_ns)) < _LATEST_NS
-
-
 def _in_order(apart_ns: Sequence[int], took_ns: Sequence[int]) -> bool:
     """The same, and that nothing begins before the entry before it."""
-    return min(apart_ns) >= 0 and sum(apart_ns) < _FARTHEST and _near(took_ns)
-
-
-def _near(numbers: Sequence[int]) -> bool:
-    """Whether sums of two are numbers that a line can hold."""
-    return max(map(abs, numbers), default=0) < _FARTHEST
-
-
-# --- out of a line -------------------------------------------------------------------------------
-
-
-def unpacked(raw: msgspec.Raw) -> EvidenceOfNode:
-    """The event in a line. Raises msgspec.ValidationError."""
-    node = _nodes.decode(raw)
-    stacks = [_stack(bytes(each)) for each in node.stacks]
-    records = [_record(bytes(each)) for each in node.records]
-    messages = [_message(bytes(each)) for each in node.messages]
-    groups = groups_of(node.groups)
-    for one in node.ranks:
-        taken = one.taken
-        # What the decoder has just made is nobody else's yet; another copy of each would cost more
-        # than all the rest.
-        if one.stack >= 0:
-            for name, value in _at(stacks, one.stack):
-                object.__setattr__(taken, name, value)
-        if one.record >= 0:
-            object.__setattr__(taken, "collectives", _recorded(one, _at(records, one.record)))
-        if one.made:
-            object.__setattr__(taken, "groups", _creations(one, groups))
-        if one.exchanged >= 0:
-            object.__setattr__(taken, "p2p", _exchanged(one, _at(messages, one.exchanged)))
-        if one.flows:
-            _put_flows(one, node.hosts)
-    return EvidenceOfNode(node_rank=node.node_rank, taken=tuple([one.taken for one in node.ranks]))
-
-
-def _at(many: Sequence[Any], place: int) -> Any:
-    if place >= len(many):
-        raise msgspec.ValidationError(f"no stack or record number {place}")
-    return many[place]
-
-
-def _recorded(one: _Rank, columns: Columns) -> Recorded:
-    if len(one.groups) != len(columns.descs) or len(one.apart_ns) != len(columns.records):
-        raise msgspec.ValidationError("groups or times that do not belong to the record")
-    if not _are_times(one.apart_ns):
-        raise msgspec.ValidationError("entries of a record at no possible time")
-    return Recorded(columns, one.groups, one.apart_ns)
-
-
-def _creations(one: _Rank, groups: Sequence[MadeGroup]) -> Creations:
-    count = len(one.made)
-    if not len(one.places) == len(one.made_apart_ns) == len(one.made_took_ns) == count:
-        raise msgspec.ValidationError("places or times that do not belong to the groups")
-    if sum(one.made_apart_ns) >= _FARTHEST:
-        raise msgspec.ValidationError("groups made at no possible time")
-    try:
-        made = tuple(map(groups.__getitem__, one.made))
-    except IndexError:
-        raise msgspec.ValidationError("a group that is not listed") from None
-    return Creations(made, one.places, one.made_apart_ns, one.made_took_ns)
-
-
-def _exchanged(one: _Rank, columns: MessageColumns) -> Exchanged:
-    names, count = one.message_groups, len(columns.numbers)
-    if (
-        len(names) != len(columns.descs)
-        or not len(one.message_apart_ns) == len(one.message_took_ns) == count
-    ):
-        raise msgspec.ValidationError("groups or times that do not belong to the messages")
-    if sum(one.message_apart_ns) >= _FARTHEST:
-        raise msgspec.ValidationError("messages at no possible time")
-    if not -_FARTHEST < one.taken.rank < _FARTHEST:
-        raise msgspec.ValidationError("messages with no possible rank")
-    return Exchanged(
-        columns, one.taken.rank, names, one.message_apart_ns, one.message_took_ns
-    )  # fmt: skip
-
-
-def _put_flows(one: _Rank, hosts: tuple[str, ...]) -> None:
-    peers, numbers, traffic = one.peers, one.flows, one.taken.traffic
-    if traffic is None or len(numbers) != FLOW_NUMBERS * len(peers):
-        raise msgspec.ValidationError("connections that do not belong to the traffic")
-    places = numbers[::FLOW_NUMBERS] + numbers[1::FLOW_NUMBERS]
-    if not _within(places, len(hosts)):
-        raise msgspec.ValidationError("an address that is not listed")
-    object.__setattr__(traffic, "flows", Flows(hosts, peers, numbers))
-
-
-@lru_cache(maxsize=_KEPT)
-def _stack(raw: bytes) -> tuple[tuple[str, Any], ...]:
-    """Fields of an EvidenceTaken with what they hold; of journals without groups frames alone."""
-    if raw.startswith(b"["):
-        return (("frames", _old_stacks.decode(raw)),)
-    it = _stacks.decode(raw)
-    return tuple((name, getattr(it, name)) for name in it.__struct_fields__)
-
-
-@lru_cache(maxsize=_KEPT)
-def _record(raw: bytes) -> Columns:
-    it = _records.decode(raw)
-    _check_columns(it, (it.records, it.seqs, it.groups, it.kinds))
-    return it
-
-
-@lru_cache(maxsize=_KEPT)
-def _message(raw: bytes) -> MessageColumns:
-    it = _messages.decode(raw)
-    _check_columns(it, (it.numbers, it.ends, it.groups, it.kinds))
-    if not _near(it.ends):
-        raise msgspec.ValidationError("messages with a rank that no run has")
-    return it
-
-
-def _check_columns(it: Columns | MessageColumns, columns: Sequence[Sequence[int]]) -> None:
-    if len(set(map(len, columns))) > 1:
-        raise msgspec.ValidationError("columns of different lengths in a record")
-    if not _within(it.groups, len(it.descs)) or not _within(it.kinds, len(it.of)):
-        raise msgspec.ValidationError("an entry of a group or kind that is not listed")
-
-
-def _within(places: Sequence[int], count: int) -> bool:
-    return not places or (min(places) >= 0 and max(places) < count)
+    return min(apart_ns) >= 0 and sum(apart_ns) < FARTHEST and near(took_ns)

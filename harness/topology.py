@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_RANKS = 1 << 20
-"""Ranks of one run, and so members of a group."""
+"""Of one run, and so members of a group; a number that is no smaller is no rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from harness import events as e
 from harness.sightings import RankArrivals
-from harness.topology import Runs
+from harness.topology import MOST_RANKS, Runs
 
-MOST_RANKS = 1 << 20
-"""Ranks of one run, and so members of a group."""
 _LONGEST = 10.0**9
 """Seconds, thirty years: no duration is longer."""
 

@@ -10,7 +10,8 @@ from harness.errors import DumpError
 from harness.flightrecord.digest import Digest
 from harness.flightrecord.readers import Answer, read_all
 from harness.flightrecord.untrusted import is_newer
-from harness.flightrecord.waits import MOST_RANKS, Translator
+from harness.flightrecord.waits import Translator
+from harness.topology import MOST_RANKS
 
 _SUFFIX = re.compile(r"\.(?:json|pickle|pkl|pt|bin|trace|dump|txt|log)$", re.IGNORECASE)
 _RANK_WORD = re.compile(r"rank[_.-]?(\d+)", re.IGNORECASE)

@@ -7,9 +7,7 @@ from harness.diagnosis.waits.record import Call, Group, P2pKey, Pending, RankWai
 from harness.flightrecord.digest import Digest, Where
 from harness.incidents import EvidenceRef
 from harness.incidents import Where as UserLine
-
-MOST_RANKS = 1 << 20
-"""A number above this is no rank, whatever says so."""
+from harness.topology import MOST_RANKS
 
 
 class Translator:

@@ -257,6 +257,17 @@ def test_messages_of_another_tag_are_others() -> None:
     assert (verdict.verdict, verdict.first_failing) == ("p2p_deadlock", (0, 1))
 
 
+def test_a_rank_that_was_stopped_in_a_message_keeps_its_other_end_waiting() -> None:
+    """Both have called it, and it is not the network that does not carry it."""
+    stopped = exchanging(2, operation("send", 1, 1, "waiting"))
+    ranks = {
+        1: exchanging(1, operation("recv", 2, 1, "waiting")),
+        2: replace(stopped, process=process("T")),
+    }
+    (verdict,) = judge(Waits(world_size=3, ranks=ranks))
+    assert (verdict.verdict, verdict.first_failing) == ("rank_frozen", (2,))
+
+
 def test_a_collective_that_no_record_has_is_seen_on_the_stack() -> None:
     barrier = Frame(
         file="/x/torch/distributed/distributed_c10d.py", line=9, function="monitored_barrier"

@@ -115,6 +115,17 @@ def test_only_connections_with_ranks_count(pair: Pair) -> None:
     assert [flow.connections for flow in traffic.flows] == [1]
 
 
+def test_of_thousands_of_connections_those_that_matter_are_told() -> None:
+    quiet = Connection(
+        local=("a", 1), remote=("b", 2), acked=0, received=0, pending=0, tries=0, last_ack_ms=0
+    )
+    first = {at: replace(quiet, remote=(f"b{at:04}", 2)) for at in range(2000)}
+    dead = replace(first[1500], pending=9, tries=5)
+    second = first | {700: replace(first[700], acked=50), 1500: dead}
+    traffic = Connections([]).between(first | {1500: dead}, second, 0.4, 3)
+    assert [flow.remote for flow in traffic.flows] == ["b1500", "b0700", "b0000"]
+
+
 @pytest.mark.parametrize(
     ("tries", "silent_ms", "pending", "dead"),
     [(3, 100, 10, True), (1, 2500, 10, True), (2, 500, 10, False), (0, 9000, 10, False)],

@@ -145,6 +145,15 @@ def test_traffic_comes_back() -> None:
     assert other.traffic == Traffic(seconds=0.1)
 
 
+def test_lines_that_all_ranks_of_a_node_print_are_told_once() -> None:
+    warning = "W0101 a warning of a library that every rank prints into its log, word for word"
+    one = e.EvidenceTaken(collection=0, rank=0, process=None, last_lines=(warning,) * 20)
+    taken = (one, replace(one, rank=1, last_lines=(warning, "step 3", warning)))
+    event = e.EvidenceOfNode(node_rank=0, taken=taken)
+    assert codec.encode(e.Record(stamp=STAMP, event=event)).count(warning.encode()) == 1
+    there_and_back(*taken)
+
+
 def test_a_world_of_thousands_is_told_once_and_held_once() -> None:
     world = tuple(range(20_000))
 
@@ -199,6 +208,8 @@ def test_what_ranks_have_in_common_is_told_once() -> None:
         (("records", 0, "kinds"), [0, -1]),
         (("records", 0), []),
         (("stacks",), [3]),
+        (("stacks", 0, "files"), []),
+        (("stacks", 0, "frames"), [[-1, 3, "train"]]),
         (("ranks", 0, "made"), [0]),
         (("ranks", 0, "made"), [0, 2]),
         (("ranks", 0, "made"), [-1, 1]),
@@ -224,13 +235,17 @@ def test_what_ranks_have_in_common_is_told_once() -> None:
         (("ranks", 0, "flows"), [0, 0, 1]),
         (("ranks", 0, "peers"), []),
         (("hosts",), []),
+        (("ranks", 0, "lines"), [0, 1]),
+        (("ranks", 0, "lines"), [-1]),
+        (("lines",), []),
     ],
 )
 def test_a_line_that_does_not_fit_together_is_no_record(path: tuple[Any, ...], value: Any) -> None:
     taken = e.EvidenceTaken(
         collection=0, rank=0, process=None, collectives=(collective(0), collective(1)),
         groups=(made("0", 0, 1), made("1", 0)), p2p=(sent(1), sent(2)),
-        traffic=Traffic(seconds=0.4, flows=(Flow(local="a", remote="b"),)),
+        traffic=Traffic(seconds=0.4, flows=(Flow(local="a", remote="b"),)), last_lines=("a",),
+        frames=(Frame(file="a.py", line=3, function="f"),),
     )  # fmt: skip
     event = e.EvidenceOfNode(node_rank=0, taken=(taken,))
     line = json.loads(codec.encode(e.Record(stamp=STAMP, event=event)))

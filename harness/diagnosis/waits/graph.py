@@ -347,7 +347,7 @@ def _place(way: Sequence[Pending], op: Pending) -> int:
 
 def _stands_in(wait: RankWait, op: Pending) -> bool:
     head = wait.head
-    if head is None or wait.creating is not None:
+    if head is None or wait.creating is not None or wait.frozen:
         return False
     return head is op or (head.batch >= 0 and head.batch == op.batch and head.group == op.group)
 
