@@ -181,6 +181,13 @@ def running_job(
         controller.end()
 
 
+def broken(controller: Controller, simulated: "subprocess.Popen[str]") -> tuple[int, float]:
+    """Break the job: when that was, and what its controller took of the CPU until it judged."""
+    at_ns, cpu = ask(simulated, "break")["at_ns"], controller.cpu_seconds()
+    grown_by(controller.journal, b'"type":"IncidentOpened"', 1, _VERDICT_SECONDS)
+    return at_ns, controller.cpu_seconds() - cpu
+
+
 def measure(agents: int, hz: float, seconds: float, folder: Path, profile: str) -> Measured:
     with running_job(agents, hz, "hang", folder, profile) as (controller, simulated, started):
         cpu, size = controller.cpu_seconds(), controller.journal.stat().st_size
@@ -191,9 +198,7 @@ def measure(agents: int, hz: float, seconds: float, folder: Path, profile: str) 
         cpu = controller.cpu_seconds() - cpu
         size = controller.journal.stat().st_size - size
         memory = controller.memory()
-        hung_ns, hung_cpu = ask(simulated, "break")["at_ns"], controller.cpu_seconds()
-        grown_by(controller.journal, b'"type":"IncidentOpened"', 1, _VERDICT_SECONDS)
-        verdict_cpu = controller.cpu_seconds() - hung_cpu
+        hung_ns, verdict_cpu = broken(controller, simulated)
     opened, looked, look_bytes = judged(controller.journal)
     verdict = opened.event.incident.verdict
     return Measured(
@@ -208,9 +213,7 @@ def measure(agents: int, hz: float, seconds: float, folder: Path, profile: str) 
 
 def crash(agents: int, hz: float, folder: Path) -> Crashed:
     with running_job(agents, hz, "crash", folder) as (controller, simulated, _):
-        raised_ns, cpu = ask(simulated, "break")["at_ns"], controller.cpu_seconds()
-        grown_by(controller.journal, b'"type":"IncidentOpened"', 1, _VERDICT_SECONDS)
-        cpu = controller.cpu_seconds() - cpu
+        raised_ns, cpu = broken(controller, simulated)
     opened, _, _ = judged(controller.journal)
     verdict = opened.event.incident.verdict
     return Crashed(

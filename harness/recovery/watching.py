@@ -81,7 +81,7 @@ def most_at_an_end(world_size: int) -> int:
 
 
 def in_thousands(world_size: int) -> bool:
-    """Whether the ranks of a node answer a look together."""
+    """Whether few are asked at first, and the ranks of a node answer together."""
     return world_size > _THOUSANDS
 
 
