@@ -1,13 +1,21 @@
 """Bytes of a dump to plain values: a pickle that may hold nothing but builtin containers and
 scalars, or JSON. Whatever else it asks for is refused before it happens."""
 
+import contextlib
 import io
 import json
 import pickle
+import resource
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 LARGEST = 512 << 20
 """Bytes of a file that are still read: some 100 times a dump of the largest usual buffer."""
+
+_ROOM, _TIMES = 1 << 30, 128
+"""Bytes that reading may take beside what the process has, and for each byte of the data. A pickle
+of ten bytes can name a place in its memo for which Python asks for 30 GB."""
 
 OLDEST, NEWEST = (2, 0), (2, 10)
 """Schema versions (major, minor) whose fields are known."""
@@ -61,13 +69,30 @@ def _pickle(data: bytes) -> object:
     return unpickle(data)[0]
 
 
+@contextlib.contextmanager
+def _bounded(more: int) -> Iterator[None]:
+    """A MemoryError where the process takes `more` bytes than it has now, as long as this lasts."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + more
+    if any(limit not in (resource.RLIM_INFINITY, -1) and limit <= most for limit in (soft, hard)):
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def unpickle(data: bytes) -> tuple[object, dict[int, Any]]:
     """The value of a pickle, and what it has memoized. Raises Unreadable."""
     # The buffer spares the unpickler a call into Python for every few bytes.
     stream = io.BufferedReader(io.BytesIO(data), buffer_size=1 << 20)
     unpickler = _Plain(stream)
     try:
-        value = unpickler.load()
+        with _bounded(_ROOM + _TIMES * len(data)):
+            value = unpickler.load()
     except (Unreadable, MemoryError, RecursionError):
         raise
     except EOFError:

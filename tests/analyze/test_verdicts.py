@@ -8,7 +8,7 @@ from harness.diagnosis.waits import judge
 from harness.flightrecord import folder
 from harness.flightrecord.readers import Answer
 from harness.flightrecord.scan import digest
-from harness.flightrecord.untrusted import parse
+from harness.flightrecord.untrusted import Unreadable, parse
 from harness.incidents import Verdict
 from tests.analyze.job import Form, Job, Stop, write
 from tests.analyze.programs import CASES, Case, edited, megatron
@@ -69,3 +69,9 @@ def test_a_late_rank_is_found_wherever_it_is(rank: int, call: int, tmp_path: Pat
         (verdict,) = verdicts(job, tmp_path, form)
         assert verdict.first_failing == (rank,)
         assert verdict.verdict == "rank_stuck_outside_collective"
+
+
+def test_ten_bytes_do_not_take_all_memory() -> None:
+    """A pickle may name any place in its memo, which Python makes room for."""
+    with pytest.raises(Unreadable, match="more memory than a dump needs"):
+        parse(b"\x80\x02}r\xff\xff\xff\x7f.")
